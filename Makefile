@@ -1,0 +1,56 @@
+# Every target builds what it needs: a virtual environment in .venv, from the pins in constraints.txt.
+#   make demo                     the demonstration: JALA-EM against PGD and SOUL
+#   make test                     lint, then the tests and docstring examples (all but the slow ones)
+#   make PYTHON=python3.12 test   the same with another interpreter (remove .venv first)
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+PINS := pyproject.toml constraints.txt
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export PIP_ROOT_USER_ACTION = ignore
+
+.PHONY: demo test test-all lint format bench clean
+
+demo: $(VENV)/.installed-test
+	$(BIN)/jalax demo
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+test-all: lint
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+# A half-made environment is removed, so that the next call does not take it for a whole one.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "jalax needs Python 3.11 or later, $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/.installed-test: $(PINS) | $(BIN)/python
+	@echo "installing jalax[test] into $(VENV) (a few minutes the first time)"
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[test]"
+	@touch $@
+
+$(VENV)/.installed-dev: $(PINS) | $(BIN)/python
+	@echo "installing jalax[dev] into $(VENV) (a few minutes the first time)"
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	@touch $@ $(VENV)/.installed-test

@@ -1,0 +1,34 @@
+"""jalax: maximum marginal likelihood for latent variable models, with the evidence."""
+
+from jalax import datasets as datasets
+from jalax import models as models
+from jalax._algorithms.ipla import IPLA as IPLA
+from jalax._algorithms.jala_em import JALAEM as JALAEM
+from jalax._algorithms.pgd import PGD as PGD
+from jalax._algorithms.sfla import SFLA as SFLA
+from jalax._algorithms.soul import SOUL as SOUL
+from jalax._callbacks import Callback as Callback
+from jalax._callbacks import progress_bar as progress_bar
+from jalax._callbacks import stop_when as stop_when
+from jalax._callbacks import time_limit as time_limit
+from jalax._checkpoint import checkpoint as checkpoint
+from jalax._fit import fit as fit
+from jalax._fit_many import FitResults as FitResults
+from jalax._fit_many import fit_many as fit_many
+from jalax._model import GroupedModel as GroupedModel
+from jalax._model import Model as Model
+from jalax._options import Optax as Optax
+from jalax._options import Schedule as Schedule
+from jalax._resampling import multinomial as multinomial
+from jalax._resampling import residual as residual
+from jalax._resampling import stratified as stratified
+from jalax._resampling import systematic as systematic
+from jalax._result import FitResult as FitResult
+from jalax._result import load as load
+from jalax._starts.from_sampler import FromSampler as FromSampler
+from jalax._starts.given import Given as Given
+from jalax._transport import Transport as Transport
+from jalax._transport import transport as transport
+from jalax._types import Info as Info
+from jalax._types import State as State
+from jalax._types import Status as Status

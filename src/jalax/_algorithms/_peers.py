@@ -1,0 +1,40 @@
+"""What the algorithms without weights share: a start of equal weights, and their report."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jalax import _tree, _weights
+from jalax._model import Evaluation, Model, Point, evaluate, weigh
+from jalax._resampling import equalise
+from jalax._tree import Tree
+from jalax._types import Cloud, Info
+
+
+def equal_cloud(
+    key, model: Model, theta: Tree, cloud: Cloud
+) -> tuple[Tree, Float[Array, "G N"], Point]:
+    """The start's particles, resampled if it gave them weights, and the first visit."""
+    particles = equalise(key, cloud.particles, cloud.log_weights)
+    visit = evaluate(model, theta, particles)
+    log_weights = bury(jnp.zeros_like(visit.log_joint), visit)
+    particles, point = weigh(model, theta, visit, log_weights)
+    return particles, log_weights, point
+
+
+def bury(log_weights: Float[Array, "G N"], visit: Evaluation) -> Float[Array, "G N"]:
+    """Weight zero for the dead; the others share the mean gradient equally."""
+    return jnp.where(visit.alive, log_weights, -jnp.inf)
+
+
+def peer_info(visit: Evaluation, log_weights: Float[Array, "G N"], point: Point) -> Info:
+    weights = _weights.normalise(log_weights)
+    return Info(
+        log_evidence=jnp.full((), jnp.nan, log_weights.dtype),
+        ess=jnp.min(_weights.effective_sample_size(weights)),
+        mean_log_joint=jnp.sum(jnp.where(weights > 0, weights * visit.log_joint, 0.0)),
+        grad_norm=_tree.global_norm(point.grad_theta),
+        resampled=jnp.zeros((), bool),
+        dead=jnp.sum(~visit.alive, dtype=jnp.int32),
+    )

@@ -1,0 +1,177 @@
+"""What may happen between two chunks of a fit: show, stop, save.
+
+A callback is an object with `begin(run)`, `after_chunk(run) -> Stop | None` and `end(run)`;
+`Run` is the fit as the host sees it. `Callback` gives empty versions of all three.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jalax._model import Model
+from jalax._tree import Tree
+from jalax._types import Algorithm, State, Status
+
+
+class Stop(NamedTuple):
+    """What a callback returns to end the fit."""
+
+    status: Status
+    reason: str
+
+
+@dataclasses.dataclass
+class Run:
+    """A fit in progress, host side. Of `fit_many`, every array has a leading fit axis."""
+
+    key: jax.Array
+    model: Model
+    algorithm: Algorithm
+    state: State
+    first_step: int
+    num_steps: int
+    many: bool = False
+    diverged: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
+    identity: dict[str, Any] | None = None  # of its checkpoints
+    records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    began: float = dataclasses.field(default_factory=time.perf_counter)
+
+    @property
+    def step(self) -> int:
+        """Steps done since theta_0, by the fit that has come furthest."""
+        return int(np.max(np.asarray(self.state.step)))
+
+    @property
+    def last_step(self) -> int:
+        return self.first_step + self.num_steps
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    @property
+    def theta(self) -> Tree:
+        return self.model.constrained(self.state.theta)
+
+    @property
+    def history(self) -> dict[str, Any]:
+        """All records so far, one row a step (theta on the scale of the optimiser)."""
+        axis = 1 if self.many else 0
+        if len(self.records) > 1:  # joined once, so that asking after each chunk stays cheap
+            joined = jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *self.records)
+            self.records = [joined]
+        return self.records[0] if self.records else {}
+
+    def latest(self, name: str) -> np.ndarray:
+        """The last row of one record."""
+        return self.records[-1][name][..., -1]
+
+
+class Callback:
+    def begin(self, run: Run) -> None:
+        pass
+
+    def after_chunk(self, run: Run) -> Stop | None:
+        return None
+
+    def end(self, run: Run) -> None:
+        pass
+
+    def steps_until_due(self, run: Run) -> int | None:
+        """The longest chunk this callback can wait for."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class stop_when(Callback):
+    """Stop as soon as `fn(run)` holds at the end of a chunk: `run.step`, `.theta`, `.history`.
+
+    A string returned by `fn` becomes the reason in `FitResult.message`.
+    """
+
+    fn: Callable[[Run], bool | str]
+
+    def after_chunk(self, run: Run) -> Stop | None:
+        answer = self.fn(run)
+        if isinstance(answer, str):
+            return Stop(Status.STOPPED, answer)
+        return Stop(Status.STOPPED, "stop_when held") if bool(answer) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class time_limit(Callback):
+    """Stop at the end of the chunk during which `seconds` have passed."""
+
+    seconds: float
+
+    def after_chunk(self, run: Run) -> Stop | None:
+        if run.seconds < self.seconds:
+            return None
+        return Stop(Status.TIME_LIMIT, f"time limit of {self.seconds} s reached")
+
+
+class progress_bar(Callback):
+    """A line with step, theta, log-evidence, effective sample size and steps a second.
+
+    It shows in a terminal and in a notebook, and is silent when the output is piped.
+    """
+
+    def __init__(self):
+        self._bar = None
+
+    def begin(self, run: Run) -> None:
+        if not _interactive():
+            return
+        from tqdm.auto import tqdm
+
+        self._bar = tqdm(
+            total=run.last_step,
+            initial=run.step,
+            desc=type(run.algorithm).__name__,
+            unit="step",
+            dynamic_ncols=True,
+        )
+
+    def after_chunk(self, run: Run) -> None:
+        if self._bar is None:
+            return
+        self._bar.set_postfix_str(progress_line(run), refresh=False)
+        self._bar.update(run.step - self._bar.n)
+
+    def end(self, run: Run) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def progress_line(run: Run) -> str:
+    """`theta 0.987, logz -73.34, ess 61`; of many fits, their medians."""
+    theta = [np.asarray(leaf) for leaf in jax.tree.leaves(run.theta)]
+    axis = 0 if run.many else None
+    flat = np.concatenate([_over_fits(leaf, axis).ravel() for leaf in theta])
+    shown = " ".join(f"{value:.4g}" for value in flat[:3]) + (" ..." if flat.size > 3 else "")
+    parts = [f"theta {shown}"]
+    if run.algorithm.gives_evidence:
+        relative = np.any(np.asarray(run.state.memory.relative))
+        name = "log Z/Z0" if relative else "logz"
+        parts.append(f"{name} {float(np.nanmedian(run.latest('log_evidence'))):.2f}")
+    parts.append(f"ess {float(np.nanmedian(run.latest('ess'))):.0f}")
+    return ", ".join(parts)
+
+
+def _over_fits(leaf: np.ndarray, axis: int | None) -> np.ndarray:
+    return leaf if axis is None else np.nanmedian(leaf, axis=axis)
+
+
+def _interactive() -> bool:
+    if sys.stderr is not None and sys.stderr.isatty():
+        return True
+    shell = sys.modules.get("IPython")
+    return shell is not None and "IPKernelApp" in getattr(shell.get_ipython(), "config", {})

@@ -1,0 +1,153 @@
+"""checkpoint(path, every): a fit that can be killed and run again.
+
+The file holds the state, the records, and enough to recognise the fit it belongs to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jalax import _model, _store
+from jalax._callbacks import Callback, Run, Stop
+from jalax._store import FileError
+from jalax._types import State
+
+
+@dataclasses.dataclass(frozen=True)
+class checkpoint(Callback):
+    """Save the fit to `path` after every `every` steps, and when it ends.
+
+    If the file exists when the fit begins, the fit resumes from it, so running the same script
+    again goes on where it was killed. A file of another model, data, algorithm or key is refused.
+    """
+
+    path: str | os.PathLike
+    every: int = 1000
+
+    def steps_until_due(self, run: Run) -> int:
+        return self.every - run.step % self.every
+
+    def after_chunk(self, run: Run) -> Stop | None:
+        if run.step % self.every == 0:
+            self.save(run)
+        return None
+
+    def end(self, run: Run) -> None:
+        self.save(run)
+
+    def save(self, run: Run) -> None:
+        try:
+            _save(self.path, run)
+        except OSError as error:  # the fit is worth more than its file
+            warnings.warn(
+                f"checkpoint {self.path} could not be written at step {run.step} ({error}); the "
+                "fit goes on without it.",
+                stacklevel=2,
+            )
+
+    def exists(self) -> bool:
+        return Path(self.path).exists()
+
+    def restore(self, run: Run) -> None:
+        """Put the saved state and records into `run`, or say why the file is not its own."""
+        header, arrays = _store.read(self.path, "checkpoint")
+        fresh = _identity(run)
+        for name, expected in fresh.items():
+            if header.get(name) != expected:
+                raise FileError(
+                    f"checkpoint {self.path} belongs to another fit: its {_NAMES[name]} differs. "
+                    "Remove the file, or give this fit another path."
+                )
+        run.state = unflatten_state(header["leaves"], arrays, run.state, self.path)
+        _check_log_joint(self.path, run, arrays["log_joint"])
+        records = _store.unpack(header["records"], arrays)
+        if records:
+            records["theta"] = jax.tree.structure(run.state.theta).unflatten(records["theta"])
+            run.records = [records]
+        run.first_step = header["first_step"]
+
+
+_NAMES = {
+    "model": "kind of model",
+    "algorithm": "algorithm",
+    "numbers": "algorithm's numbers (step size, ...)",
+    "data": "data",
+    "key": "key",
+    "state_paths": "shape of theta, particles or optimiser",
+}
+
+
+def _identity(run: Run) -> dict:
+    """What must agree for a file to belong to a fit; the data is hashed once a run."""
+    if run.identity is not None:
+        return run.identity
+    key = np.asarray(jax.random.key_data(run.key)).tolist()
+    run.identity = {
+        "model": type(run.model).__name__,
+        "algorithm": type(run.algorithm).__name__,
+        "numbers": _store.paths(run.algorithm) + [_store.fingerprint(run.algorithm)],
+        "data": _store.fingerprint(run.model.data),
+        "key": [str(jax.random.key_impl(run.key)), key],
+        "state_paths": _store.paths(run.state),
+    }
+    return run.identity
+
+
+def _save(path, run: Run) -> None:
+    arrays: dict[str, np.ndarray] = {}
+    leaves = flatten_state(run.state, arrays)
+    arrays["log_joint"] = np.asarray(_log_joint(run.model, run.state.theta, run.state.particles))
+    records = dict(run.history)
+    if records:
+        records["theta"] = jax.tree.leaves(records["theta"])
+    meta = {
+        **_identity(run),
+        "leaves": leaves,
+        "records": _store.pack("records", records, arrays),
+        "first_step": run.first_step,
+    }
+    _store.write(path, "checkpoint", meta, arrays)
+
+
+_log_joint = jax.jit(_model.log_joint)
+
+
+def _check_log_joint(path, run: Run, saved: np.ndarray) -> None:
+    """The same function of the same data gives the same log p at the saved particles."""
+    now = np.asarray(_log_joint(run.model, run.state.theta, run.state.particles))
+    tolerance = 1e-4 if saved.dtype == np.float32 else 1e-8
+    if now.shape != saved.shape or not np.allclose(now, saved, rtol=tolerance, atol=tolerance):
+        raise FileError(
+            f"checkpoint {path} belongs to another model: its log_joint has other values at the "
+            "saved particles. Remove the file, or give this fit another path."
+        )
+
+
+def flatten_state(state: State, arrays: dict[str, np.ndarray]) -> list[str]:
+    """The leaves of a state by their paths; its containers are the algorithm's own."""
+    names = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        name = "state" + jax.tree_util.keystr(path)
+        arrays[name] = np.asarray(jax.device_get(leaf))
+        names.append(name)
+    return names
+
+
+def unflatten_state(
+    names: list[str], arrays: dict[str, np.ndarray], like: State, source
+) -> State:
+    """The saved leaves in the structure of `like`, a state (or its shapes) of the same fit."""
+    expected = [
+        "state" + jax.tree_util.keystr(path)
+        for path, _ in jax.tree_util.tree_leaves_with_path(like)
+    ]
+    if names != expected:
+        raise FileError(f"{source} holds the state of another algorithm or model.")
+    return jax.tree.structure(like).unflatten([jnp.asarray(arrays[name]) for name in names])

@@ -1,0 +1,187 @@
+"""Input checks of `fit`: each says what was given, what was expected, and what to do."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jalax import _model, _tree
+from jalax._model import GroupedModel, Model
+from jalax._static import traced_once
+from jalax._tree import Tree
+from jalax._types import Algorithm, Cloud
+
+
+def check_key(key: Any, num_fits: int | None = None) -> None:
+    """A typed key, or an array of `num_fits` of them."""
+    if key is None:
+        raise TypeError("a key is missing: pass key=jax.random.key(0), with a seed of your own.")
+    if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise TypeError(
+            "key must be a typed JAX key, jax.random.key(seed); an old-style key from "
+            "jax.random.PRNGKey is brought over by jax.random.wrap_key_data(key). "
+            f"Got {type(key).__name__}."
+        )
+    shapes = {(), (num_fits,)} if num_fits is not None else {()}
+    if key.shape not in shapes:
+        raise ValueError(f"expected key of shape {sorted(shapes)}, got an array {key.shape}.")
+
+
+def prepare_model(model: Any) -> Model:
+    """The model with arrays for data and floats for the example latent."""
+    if not isinstance(model, Model):
+        raise TypeError(
+            f"model must be a jalax.Model or jalax.GroupedModel, got {type(model).__name__}."
+        )
+    latent = jax.tree_util.tree_map_with_path(_float_leaf("latent"), model.latent)
+    data = jax.tree_util.tree_map_with_path(_data_leaf, model.data)
+    theta = model.theta
+    return model.replace(latent=latent, data=data, theta=theta)
+
+
+def prepare_theta(theta: Tree, model: Model) -> Tree:
+    theta = model.theta if theta is None else theta
+    if theta is None:
+        raise ValueError(
+            "theta is missing: pass a start value, jalax.fit(model, theta_0, ...), or give the "
+            "model one with theta=."
+        )
+    if not jax.tree.leaves(theta):
+        raise ValueError("theta is empty: there is nothing to fit; see jalax.transport.")
+    theta = jax.tree_util.tree_map_with_path(_float_leaf("theta"), theta)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
+        if not bool(jnp.all(jnp.isfinite(leaf))):
+            name = "theta" + jax.tree_util.keystr(path)
+            raise ValueError(f"the start value {name} is not finite: {leaf}.")
+    return theta
+
+
+def _float_leaf(name: str):
+    def convert(path, leaf):
+        where = name + jax.tree_util.keystr(path)
+        try:
+            array = jnp.asarray(leaf)
+        except TypeError as error:
+            raise TypeError(f"{where} must be a float array, got {type(leaf).__name__}.") from error
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(
+                f"{where} must be floating point to be differentiated, got {array.dtype.name}: "
+                f"write 0.0 for 0, or use {where}.astype(float)."
+            )
+        return array.astype(array.dtype)  # no weak type
+
+    return convert
+
+
+def _data_leaf(path, leaf):
+    where = "data" + jax.tree_util.keystr(path)
+    given = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
+    if given.dtype == object or given.dtype.kind in "USMm":
+        raise TypeError(
+            f"{where} is not numeric ({type(leaf).__name__}, {given.dtype}): data is traced, so it "
+            "must hold arrays; put settings into the log_joint function itself."
+        )
+    array = jnp.asarray(leaf)
+    narrowed = given.dtype.kind in "iu" and array.dtype != given.dtype
+    if narrowed and given.size and np.any(np.asarray(array).astype(given.dtype) != given):
+        raise ValueError(
+            f"{where} has integers that do not fit into {array.dtype.name}; enable 64 bits with "
+            "jax.config.update('jax_enable_x64', True) or pass floats."
+        )
+    return array.astype(array.dtype)
+
+
+def check_log_joint(model: Model, theta: Tree) -> None:
+    """log_joint takes (theta, x, data) and returns one float; found out by tracing, not running."""
+    data = model.data
+    if isinstance(model, GroupedModel):
+        data = jax.tree.map(lambda leaf: leaf[0], data)
+    density = traced_once(model.log_joint, model.constrain)
+    try:
+        out = jax.eval_shape(density, theta, model.latent, data)
+    except Exception as error:
+        error.add_note(
+            f"raised inside log_joint(theta, x, data) for theta={_tree.describe(theta)}, "
+            f"x={_tree.describe(model.latent)}, data={_tree.describe(data)}"
+        )
+        raise
+    shape = getattr(out, "shape", None)
+    if shape != ():
+        raise ValueError(
+            f"log_joint must return a scalar, got {_tree.describe(out)} for one latent "
+            f"configuration x={_tree.describe(model.latent)}: sum the terms, jnp.sum(...)."
+        )
+    if not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ValueError(f"log_joint must return a float, got {out.dtype.name}.")
+
+
+def check_start(model: Model, theta: Tree, cloud: Cloud, num_steps: int) -> None:
+    value = _log_joint(model, theta, cloud.particles)
+    if is_concrete((value, cloud.log_weights)):
+        check_values(np.asarray(value), np.asarray(cloud.log_weights), num_steps)
+
+
+def check_values(value: np.ndarray, log_weights: np.ndarray, num_steps: int) -> None:
+    """Every start particle has a finite log p; float32 has the resolution for the weights."""
+    bad = ~np.isfinite(value)
+    if bad.any():
+        group, particle = np.argwhere(bad)[0]
+        place = f"group {group}, particle {particle}" if len(value) > 1 else f"particle {particle}"
+        raise ValueError(
+            f"log_joint is not finite at the start for {bad.sum()} of {bad.size} particles (first: "
+            f"{place}, {value[group, particle]}). -inf means a hard constraint, which breaks the "
+            "weights: map the latent to an unconstrained scale; NaN or +inf: check the start "
+            "particles, theta and the data for values outside the model's domain."
+        )
+    if np.any(np.isnan(log_weights)) or np.any(np.all(np.isneginf(log_weights), axis=-1)):
+        raise ValueError("the start's log_weights have a NaN, or are all -inf in a group.")
+    if value.dtype == np.float32:
+        # Each increment is a difference of two log-densities, rounded to their last digit.
+        largest = np.abs(value).max()
+        noise = np.finfo(np.float32).eps * largest * np.sqrt(num_steps)
+        if noise > 0.1:
+            warnings.warn(
+                f"log_joint is about {largest:.0f} in size, which float32 resolves too coarsely: "
+                f"rounding alone may move the log-weights by {noise:.1g} over {num_steps} steps. "
+                "For an evidence use 64 bits, jax.config.update('jax_enable_x64', True).",
+                stacklevel=4,
+            )
+
+
+def is_concrete(tree: Tree) -> bool:
+    """No tracer inside: the numbers can be looked at (the caller may itself be traced)."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+_log_joint = jax.jit(_model.log_joint)
+
+
+def check_projection(algorithm: Algorithm, theta: Tree) -> None:
+    """theta_0 lies inside the constraints: a first jump would be part of the path."""
+    project = getattr(algorithm, "project", None)
+    if project is None:
+        return
+    inside = project(theta)
+    if jax.tree.structure(inside) != jax.tree.structure(theta):
+        raise ValueError("project must return a tree like theta.")
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(theta), jax.tree.leaves(inside), strict=True
+    ):
+        if not bool(jnp.allclose(a, b)):
+            name = "theta" + jax.tree_util.keystr(path)
+            raise ValueError(
+                f"the start value {name} = {a} lies outside the constraints; project moves it to "
+                f"{b}. Start inside: pass project(theta_0)."
+            )
+
+
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    if value is None:
+        raise ValueError(f"{name} is missing: pass {name}=..., a whole number.")
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return int(value)

@@ -1,0 +1,308 @@
+"""fit and fit_many: checks, start, the host side of the loop, the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jalax import _checks, _loop, _weights
+from jalax._algorithms.jala_em import JALAEM
+from jalax._callbacks import Callback, Run, progress_bar
+from jalax._checkpoint import checkpoint, unflatten_state
+from jalax._model import GroupedModel, Model
+from jalax._options import canonical
+from jalax._result import FitResult, SavedState
+from jalax._tree import Tree
+from jalax._types import Algorithm, Cloud, Start, State, Status
+
+
+def fit(
+    model: Model,
+    theta: Tree = None,
+    *,
+    key: jax.Array | None = None,
+    algorithm: Algorithm | None = None,
+    start: Start | None = None,
+    num_particles: int | None = None,
+    num_steps: int | None = None,
+    state: State | SavedState | None = None,
+    chunk_size: int = 100,
+    callbacks: Sequence[Callback] = (),
+    progress: Callback | None = None,
+) -> FitResult:
+    """Fit a latent variable model by maximum marginal likelihood.
+
+    Args:
+        model: a `jalax.Model` or `jalax.GroupedModel`.
+        theta: the start value, any pytree of floats; by default the model's own.
+        key: `jax.random.key(seed)`. Same key, same machine: same result, bit for bit.
+        algorithm: `jalax.JALAEM(...)` (the default), `PGD`, `IPLA`, `SOUL` or `SFLA`.
+        start: where the particles come from: `jalax.Given(...)` or `jalax.FromSampler(...)`.
+        num_particles: N (in each group); `Given` brings its own.
+        num_steps: how many steps to take; with `state=`, how many more.
+        state: continue from `FitResult.state`, with the same key to continue the same run.
+        chunk_size: steps between two looks of the callbacks; it does not change the result.
+        callbacks: `jalax.stop_when`, `time_limit`, `checkpoint`, or your own.
+        progress: by default a progress bar where somebody can see it; `jalax.Callback()`: none.
+
+    Returns:
+        A `FitResult`. Ctrl-C returns what there is so far, with status "interrupted".
+
+    >>> import jax, jalax
+    >>> model = jalax.models.hierarchical_normal(jax.numpy.array([0.5, 1.5, 4.0]))
+    >>> prior = jalax.FromSampler(lambda key, theta, data: theta + jax.random.normal(key, (3,)))
+    >>> result = jalax.fit(model, 0.0, key=jax.random.key(1), start=prior, num_particles=200,
+    ...                    algorithm=jalax.PGD(step_size=0.1), num_steps=300)
+    >>> abs(float(result.theta) - 2.0) < 0.3
+    True
+    """
+    _checks.check_key(key)
+    assert key is not None
+    model, algorithm = _checks.prepare_model(model), _prepare(algorithm)
+    algorithm.check(model)
+    num_steps = _checks.check_count("num_steps", num_steps)
+    chunk_size = _checks.check_count("chunk_size", chunk_size)
+    key_start, key_run = jax.random.split(key)
+
+    if state is None:
+        theta = _checks.prepare_theta(theta, model)
+        _checks.check_log_joint(model, theta)
+        _checks.check_projection(algorithm, theta)
+        begin, count = _prepare_start(start, model, algorithm, num_particles)
+        cloud = _draw(key_start, begin, model, theta, count)
+        _checks.check_start(model, theta, cloud, num_steps)
+        state = _init(key_start, algorithm, model, theta, cloud)
+    else:
+        state = _continued(state, algorithm, model, theta)
+    run = Run(
+        key=key_run,
+        model=model,
+        algorithm=algorithm,
+        state=state,
+        first_step=int(state.step),
+        num_steps=num_steps,
+    )
+    for callback in callbacks:
+        if isinstance(callback, checkpoint) and callback.exists():
+            callback.restore(run)
+
+    capacity = _capacity(chunk_size)
+    advance = partial(_loop.run_chunk, key_run, algorithm, model, capacity=capacity)
+    status, message = _drive(run, advance, chunk_size, _with_progress(callbacks, progress))
+    return _result(run, status, message)
+
+
+def _prepare(algorithm: Algorithm | None) -> Algorithm:
+    algorithm = JALAEM() if algorithm is None else algorithm
+    if isinstance(algorithm, type) or not hasattr(algorithm, "step"):
+        raise TypeError(
+            "algorithm must be an object such as jalax.JALAEM(step_size=...), got "
+            f"{algorithm!r}."
+        )
+    return canonical(algorithm)
+
+
+def _prepare_start(
+    start: Start | None, model: Model, algorithm: Algorithm, num_particles: int | None
+) -> tuple[Start, int]:
+    """The start as a pytree, and the number of particles in each group."""
+    if start is None:
+        raise ValueError(
+            "start is missing: pass start=jalax.Given(particles) with particles of the posterior "
+            "at theta_0, or start=jalax.FromSampler(fn)."
+        )
+    if not callable(start) or isinstance(start, type):
+        raise TypeError(f"start must be an object such as jalax.Given(particles), got {start!r}.")
+    inner = getattr(algorithm, "num_inner", None)  # SOUL: the chain's states are the particles
+    brought = start.count(model) if hasattr(start, "count") else None
+    counts = {
+        "num_particles": num_particles,
+        "the particles of the start": brought,
+        f"{type(algorithm).__name__}.num_inner": inner,
+    }
+    given = {name: n for name, n in counts.items() if n is not None}
+    if len(set(given.values())) > 1:
+        found = ", ".join(f"{name} = {n}" for name, n in given.items())
+        raise ValueError(f"the number of particles is given more than once: {found}.")
+    count = next(iter(given.values()), 100)
+    return canonical(start), _checks.check_count("num_particles", count, algorithm.min_particles)
+
+
+@partial(jax.jit, static_argnames="num_particles")
+def _draw(key, start: Start, model: Model, theta: Tree, num_particles: int) -> Cloud:
+    return start(key, model, theta, num_particles)
+
+
+@jax.jit
+def _init(key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Cloud) -> State:
+    return algorithm.init(key, model, theta, cloud)
+
+
+def _continued(
+    state: State | SavedState, algorithm: Algorithm, model: Model, theta: Tree
+) -> State:
+    """The state a fit goes on from, once its structure is that of this algorithm and model."""
+    if isinstance(state, SavedState):
+        shape = state.arrays["state.log_weights"].shape
+        theta = _checks.prepare_theta(theta, model)
+    elif isinstance(state, State):
+        shape, theta = state.log_weights.shape, state.theta
+    else:
+        raise TypeError(f"state must be the state of a FitResult, got {type(state).__name__}.")
+    particles = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((*shape, *x.shape), x.dtype), model.latent
+    )
+    log_weights = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
+    like = jax.eval_shape(
+        _init, jax.random.key(0), algorithm, model, theta, Cloud(particles, log_weights, None)
+    )
+    if isinstance(state, SavedState):
+        return unflatten_state(state.names, state.arrays, like, "state=")
+    shapes = [leaf.shape for leaf in jax.tree.leaves(like)]
+    if jax.tree.structure(state) != jax.tree.structure(like) or shapes != [
+        jnp.shape(leaf) for leaf in jax.tree.leaves(state)
+    ]:
+        raise ValueError(
+            f"state= does not fit {type(algorithm).__name__} on this model: it comes from another "
+            "algorithm, optimiser, model or number of groups."
+        )
+    return state
+
+
+def _capacity(chunk_size: int) -> int:
+    """Rows of the record buffers: the same for all small chunks, so that they share a program."""
+    return max(128, 1 << (chunk_size - 1).bit_length())
+
+
+def _with_progress(
+    callbacks: Sequence[Callback], progress: Callback | None
+) -> Sequence[Callback]:
+    if progress is None and any(isinstance(callback, progress_bar) for callback in callbacks):
+        return callbacks
+    return (progress_bar() if progress is None else progress, *callbacks)
+
+
+def _drive(
+    run: Run,
+    advance: Callable[..., _loop.Chunk],
+    chunk_size: int,
+    callbacks: Sequence[Callback],
+) -> tuple[Status, str]:
+    """Chunk after chunk until the steps are done, a callback says stop, or all fits diverged.
+
+    Of many fits, one that diverges keeps its last finite state while the others go on.
+    """
+    status, message = Status.MAX_STEPS, f"{run.num_steps} steps done"
+    running = np.asarray(run.state.step) < run.last_step
+    begun: list[Callback] = []
+    try:
+        for callback in callbacks:
+            callback.begin(run)
+            begun.append(callback)
+        while running.any():
+            due = [callback.steps_until_due(run) for callback in callbacks]
+            length = min(chunk_size, run.last_step - run.step, *(d for d in due if d is not None))
+            lengths = np.where(running, length, 0).astype(np.int32)
+            chunk = advance(run.state, lengths)
+            healthy, done = np.asarray(chunk.healthy), np.asarray(chunk.length)
+            if not healthy.all():
+                # A trajectory is a function of its first state and key: take it again, up to
+                # the last good step. This costs nothing to the runs that never fail.
+                done = np.where(healthy, done, done - 1).astype(np.int32)
+                chunk = advance(run.state, done)
+                run.diverged = run.diverged | ~healthy
+            _append(run, chunk, done)
+            running = (np.asarray(run.state.step) < run.last_step) & ~run.diverged
+            stops = [callback.after_chunk(run) for callback in callbacks]
+            if run.diverged.all():
+                return Status.DIVERGED, _advice(run)
+            for stop in stops:
+                if stop is not None:
+                    return stop
+    except KeyboardInterrupt:
+        return Status.INTERRUPTED, f"interrupted after step {run.step}"
+    finally:
+        for callback in begun:
+            callback.end(run)
+    return status, message
+
+
+def _append(run: Run, chunk: _loop.Chunk, done: np.ndarray) -> None:
+    """Bring the records of a chunk to the host; rows a stopped fit does not have are NaN."""
+    run.state = chunk.state
+    rows = int(done.max())
+    if rows == 0:
+        return
+    if not run.many:
+        run.records.append(jax.tree.map(lambda x: np.asarray(x)[:rows].copy(), chunk.records))
+        return
+    missing = np.arange(rows)[None, :] >= done[:, None]
+
+    def trim(buffer):
+        array = np.array(buffer)[:, :rows]
+        if array.dtype.kind == "f":
+            array[missing] = np.nan
+        else:
+            array[missing] = 0
+        return array
+
+    run.records.append(jax.tree.map(trim, chunk.records))
+
+
+def _advice(run: Run) -> str:
+    name = type(run.algorithm).__name__
+    return (
+        f"after step {run.step} every particle of a group, or theta, became non-finite; the state "
+        f"of step {run.step} is kept. Try a smaller {name}.step_size or learning rate, a "
+        "preconditioner, or a start nearer to the posterior"
+    )
+
+
+def _result(run: Run, status: Status, message: str) -> FitResult:
+    model, state = run.model, run.state
+    history = dict(run.history)
+    if history:
+        history["theta"] = _constrain_rows(model, history["theta"])
+    particles, log_weights = state.particles, state.log_weights
+    if not isinstance(model, GroupedModel):
+        particles = jax.tree.map(lambda leaf: leaf[0], particles)
+        log_weights = log_weights[0]
+    name = type(run.algorithm).__name__
+    value, relative, reason = None, True, ""
+    if not run.algorithm.gives_evidence:
+        history.pop("log_evidence", None)
+        reason = f"{name} gives no evidence: its particles have no weights. Use jalax.JALAEM."
+    elif status == Status.DIVERGED:
+        reason = "the fit diverged, and an evidence along a broken path means nothing."
+    else:
+        value = float(_weights.log_evidence(state.log_evidence_base, state.log_weights))
+        relative = bool(state.memory.relative)
+        if relative:
+            reason = (
+                "the start gave no log_evidence at theta_0, so the evidence is known only relative "
+                "to it: see history['log_evidence'], or pass log_evidence= to jalax.Given."
+            )
+    return FitResult(
+        theta=model.constrained(state.theta),
+        particles=particles,
+        log_weights=log_weights,
+        history=history,
+        status=status,
+        message=message,
+        state=state,
+        algorithm=name,
+        seconds=run.seconds,
+        path_value=value,
+        relative=relative,
+        evidence_reason=reason,
+    )
+
+
+def _constrain_rows(model: Model, rows: Tree) -> Tree:
+    if model.constrain is None:
+        return rows
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(model.constrain))(rows))

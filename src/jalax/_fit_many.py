@@ -1,0 +1,270 @@
+"""fit_many: many fits in one vmapped program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jalax import _checks, _loop, _model
+from jalax._callbacks import Callback, Run
+from jalax._checkpoint import checkpoint
+from jalax._fit import (
+    _advice,
+    _capacity,
+    _drive,
+    _prepare,
+    _prepare_start,
+    _result,
+    _with_progress,
+)
+from jalax._model import Model
+from jalax._options import canonical, strong_float
+from jalax._result import FitResult
+from jalax._tree import Tree
+from jalax._types import Algorithm, Start, Status
+
+
+@dataclasses.dataclass(frozen=True)
+class FitResults(Sequence):
+    """The results of `fit_many`: a sequence of `FitResult`, and their theta stacked."""
+
+    results: tuple[FitResult, ...]
+
+    def __getitem__(self, index):
+        return self.results[index]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[FitResult]:
+        return iter(self.results)
+
+    @property
+    def theta(self) -> Tree:
+        """theta of every fit, along a leading axis."""
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(r.theta for r in self.results))
+
+    @property
+    def path_log_evidence(self) -> np.ndarray:
+        """One a fit; NaN where a fit has none."""
+        return np.array([np.nan if r.relative else r.path_value for r in self.results], float)
+
+    @property
+    def status(self) -> list[Status]:
+        return [result.status for result in self.results]
+
+    def __repr__(self) -> str:
+        return "\n".join(f"[{i}] {result.summary()}" for i, result in enumerate(self.results))
+
+
+def fit_many(
+    model: Model,
+    theta: Tree = None,
+    *,
+    key: jax.Array | None = None,
+    num_fits: int | None = None,
+    axes: Mapping[str, Any] | None = None,
+    algorithm: Algorithm | None = None,
+    start: Start | None = None,
+    num_particles: int | None = None,
+    num_steps: int | None = None,
+    chunk_size: int = 100,
+    callbacks: Sequence[Callback] = (),
+    progress: Callback | None = None,
+) -> FitResults:
+    """Many fits at once, in one compiled program.
+
+    Args:
+        model: as in `fit`; with `axes={"data": 0}` every data leaf leads with the fit axis.
+        theta: as in `fit`; with `axes={"theta": 0}` every leaf leads with the fit axis.
+        key: one key, split over the fits, or an array with one key a fit.
+        num_fits: how many; needed only where no axis tells.
+        axes: which arguments lead with the fit axis, as `{name: 0}`: "theta", "data", "start",
+            or an option of the algorithm such as "step_size" or "optimizer" (all its numbers).
+            A tree of 0 and None, as in `jax.vmap`, says it leaf by leaf.
+        algorithm: as in `fit`.
+        start: as in `fit`.
+        num_particles: as in `fit`.
+        num_steps: as in `fit`.
+        chunk_size: as in `fit`.
+        callbacks: as in `fit`; they see all fits at once.
+        progress: as in `fit`.
+
+    >>> import jax, jalax
+    >>> model = jalax.models.hierarchical_normal(jax.numpy.array([0.5, 1.5, 4.0]))
+    >>> prior = jalax.FromSampler(lambda key, theta, data: theta + jax.random.normal(key, (3,)))
+    >>> fits = jalax.fit_many(model, 0.0, key=jax.random.key(1), start=prior, num_steps=50,
+    ...     algorithm=jalax.PGD(step_size=jax.numpy.array([0.01, 0.1])), axes={"step_size": 0})
+    >>> len(fits), fits.theta.shape
+    (2, (2,))
+    """
+    algorithm = _prepare(algorithm)
+    num_steps = _checks.check_count("num_steps", num_steps)
+    chunk_size = _checks.check_count("chunk_size", chunk_size)
+    if any(isinstance(callback, checkpoint) for callback in callbacks):
+        raise ValueError("checkpoint works with jalax.fit; jalax.fit_many has no checkpoints.")
+    model = _checks.prepare_model(model)
+    theta = model.theta if theta is None else theta
+    start = None if start is None else canonical(start)
+    inputs = _Inputs(algorithm, model.replace(theta=None), theta, start)
+    leaf_axes = _axes(inputs, dict(axes or {}))
+    count = _count(inputs, leaf_axes, num_fits, key)
+    _checks.check_key(key, count)
+    assert key is not None
+    keys = jax.random.split(key, count) if key.ndim == 0 else key
+    key_start, key_run = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 0, 1)
+
+    one = _pick(inputs, leaf_axes, 0)
+    first_theta = _checks.prepare_theta(one.theta, one.model)
+    _checks.check_log_joint(one.model, first_theta)
+    _, num_particles = _prepare_start(one.start, one.model, one.algorithm, num_particles)
+    for i in range(count):
+        _check(_pick(inputs, leaf_axes, i), i)
+    inputs = inputs._replace(theta=jax.tree.map(strong_float, theta))
+
+    states, log_joint, log_weights = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
+    for i in range(count):
+        _checks.check_values(np.asarray(log_joint[i]), np.asarray(log_weights[i]), num_steps)
+    run = Run(
+        key=key_run,
+        model=inputs.model,
+        algorithm=inputs.algorithm,
+        state=states,
+        first_step=0,
+        num_steps=num_steps,
+        many=True,
+        diverged=np.zeros(count, bool),
+    )
+    in_loop = len(jax.tree.leaves((inputs.algorithm, inputs.model)))
+    advance = partial(
+        _loop.run_chunk_many,
+        key_run,
+        inputs.algorithm,
+        inputs.model,
+        capacity=_capacity(chunk_size),
+        axes=tuple(leaf_axes[:in_loop]),
+    )
+    status, message = _drive(run, advance, chunk_size, _with_progress(callbacks, progress))
+    lanes = [_lane(run, _pick(inputs, leaf_axes, i), i) for i in range(count)]
+    return FitResults(
+        tuple(
+            _result(lane, Status.DIVERGED, _advice(lane))
+            if run.diverged[i]
+            else _result(lane, status, message)
+            for i, lane in enumerate(lanes)
+        )
+    )
+
+
+class _Inputs(NamedTuple):
+    """Everything that may differ from fit to fit."""
+
+    algorithm: Any
+    model: Model
+    theta: Tree
+    start: Any
+
+
+def _axes(inputs: _Inputs, axes: dict[str, Any]) -> list[int | None]:
+    """For each leaf of `inputs`: 0 if it leads with the fit axis, else None."""
+    options = [f.name for f in dataclasses.fields(inputs.algorithm) if not f.metadata.get("static")]
+    known = ["theta", "data", "start", *options]
+    unknown = sorted(set(axes) - set(known))
+    if unknown:
+        raise ValueError(f"axes names {unknown}; it knows {known}.")
+
+    def spread(tree: Tree, axis: Any) -> Tree:
+        # A prefix, as in jax.vmap: one 0 stands for all the leaves below it.
+        if axis is None or axis == 0:
+            return jax.tree.map(lambda _: axis == 0, tree)
+        return jax.tree.map(
+            lambda a, part: spread(part, a), axis, tree, is_leaf=lambda a: a is None
+        )
+
+    algorithm = dataclasses.replace(
+        inputs.algorithm,
+        **{name: spread(getattr(inputs.algorithm, name), axes.get(name)) for name in options},
+    )
+    model = jax.tree.map(lambda _: False, inputs.model)
+    mapped = _Inputs(
+        algorithm=algorithm,
+        model=model.replace(data=spread(inputs.model.data, axes.get("data"))),
+        theta=spread(inputs.theta, axes.get("theta")),
+        start=spread(inputs.start, axes.get("start")),
+    )
+    return [0 if leads else None for leads in jax.tree.leaves(mapped)]
+
+
+def _count(inputs: _Inputs, axes: list[int | None], num_fits: int | None, key: Any) -> int:
+    """How many fits: from the axes, the keys or num_fits, which must agree."""
+    sizes = {"num_fits": num_fits} if num_fits is not None else {}
+    if isinstance(key, jax.Array) and key.ndim == 1:
+        sizes["key"] = key.shape[0]
+    leaves = jax.tree_util.tree_leaves_with_path(inputs)
+    for (path, leaf), axis in zip(leaves, axes, strict=True):
+        if axis == 0:
+            name = jax.tree_util.keystr(path)
+            if jnp.ndim(leaf) == 0:
+                raise ValueError(f"axes says that {name} leads with the fit axis, but it is a scalar.")
+            sizes[name] = jnp.shape(leaf)[0]
+    if not sizes:
+        raise ValueError("how many fits? Pass num_fits=, an array of keys, or axes=.")
+    if len(set(sizes.values())) > 1:
+        found = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+        raise ValueError(f"the fit axes differ in length: {found}.")
+    return _checks.check_count("num_fits", next(iter(sizes.values())))
+
+
+def _pick(inputs: _Inputs, axes: list[int | None], i: int) -> _Inputs:
+    """The inputs of fit i alone."""
+    leaves, treedef = jax.tree.flatten(inputs)
+    return treedef.unflatten(
+        [x if a is None else jnp.asarray(x)[i] for x, a in zip(leaves, axes, strict=True)]
+    )
+
+
+def _check(one: _Inputs, i: int) -> None:
+    try:
+        one.algorithm.check(one.model)
+        theta = _checks.prepare_theta(one.theta, one.model)
+        _checks.check_projection(one.algorithm, theta)
+    except (ValueError, TypeError) as error:
+        error.add_note(f"in fit number {i} of fit_many")
+        raise
+
+
+@partial(jax.jit, static_argnames=("axes", "num_particles"))
+def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
+    """First states, with log p and log-weights of their particles for the checks."""
+
+    def begin(key, inputs: _Inputs):
+        cloud = inputs.start(key, inputs.model, inputs.theta, num_particles)
+        state = inputs.algorithm.init(key, inputs.model, inputs.theta, cloud)
+        value = _model.log_joint(inputs.model, inputs.theta, cloud.particles)
+        return state, value, cloud.log_weights
+
+    in_axes = jax.tree.structure(inputs).unflatten(axes)
+    return jax.vmap(begin, in_axes=(0, in_axes))(keys, inputs)
+
+
+def _lane(run: Run, one: _Inputs, i: int) -> Run:
+    """Fit i of many, as a run of its own."""
+    state = jax.tree.map(lambda leaf: leaf[i], run.state)
+    rows = int(state.step) - run.first_step
+    records = [jax.tree.map(lambda leaf: leaf[i, :rows], run.history)] if rows else []
+    return Run(
+        key=run.key[i],
+        model=one.model,
+        algorithm=one.algorithm,
+        state=state,
+        first_step=run.first_step,
+        num_steps=run.num_steps,
+        records=records,
+        began=run.began,
+    )

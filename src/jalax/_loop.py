@@ -1,0 +1,81 @@
+"""The compiled inner loop: many steps of any algorithm, with their records.
+
+The loop knows no algorithm. Its length is traced and its record buffers have a fixed
+capacity, so that one program serves every chunk length; keys are folded from the step
+number, so that a trajectory depends neither on how it is cut into chunks nor on its length.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Int
+
+from jalax._model import Model
+from jalax._tree import Tree
+from jalax._types import Algorithm, State
+
+# Inlined and cached: the loop asks for the shapes of a step, then takes it, and the
+# algorithm is traced once.
+_step = jax.jit(
+    lambda key, algorithm, model, state: algorithm.step(key, model, state), inline=True
+)
+
+
+class Chunk(NamedTuple):
+    state: State
+    records: dict[str, Any]  # "theta" and the fields of Info, `capacity` rows, `length` valid
+    length: Int[Array, ""]  # steps done, the failed one included
+    healthy: Bool[Array, ""]  # False: the last step left no finite particle, or no finite theta
+
+
+def is_healthy(state: State) -> Bool[Array, ""]:
+    """theta is finite, and every group has a living particle."""
+    theta = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.theta)])
+    return jnp.all(theta) & jnp.all(jnp.any(jnp.isfinite(state.log_weights), axis=-1))
+
+
+def chunk(
+    key, algorithm: Algorithm, model: Model, state: State, length, capacity: int
+) -> Chunk:
+    """Up to `length` steps from `state`, fewer if one fails."""
+
+    def record(state: State, info) -> dict[str, Tree]:
+        return {"theta": state.theta, **info._asdict()}
+
+    rows = jax.eval_shape(lambda *args: record(*_step(*args)), key, algorithm, model, state)
+    buffers = jax.tree.map(lambda row: jnp.zeros((capacity, *row.shape), row.dtype), rows)
+
+    def body(carry):
+        i, state, buffers, _ = carry
+        key_k = jax.random.fold_in(key, state.step)
+        state, info = _step(key_k, algorithm, model, state)
+        buffers = jax.tree.map(
+            lambda buffer, row: buffer.at[i].set(row), buffers, record(state, info)
+        )
+        return i + 1, state, buffers, is_healthy(state)
+
+    def go_on(carry):
+        i, _, _, healthy = carry
+        return (i < length) & healthy
+
+    first = jnp.zeros((), jnp.int32), state, buffers, jnp.ones((), bool)
+    done, state, buffers, healthy = lax.while_loop(go_on, body, first)
+    return Chunk(state, buffers, done, healthy)
+
+
+run_chunk = jax.jit(chunk, static_argnames="capacity")
+
+
+@partial(jax.jit, static_argnames=("capacity", "axes"))
+def run_chunk_many(
+    keys, algorithm: Algorithm, model: Model, states: State, lengths, capacity: int, axes: tuple
+) -> Chunk:
+    """`run_chunk` for many fits at once; `axes` maps each leaf of (algorithm, model)."""
+    in_axes = jax.tree.structure((algorithm, model)).unflatten(axes)
+    many = jax.vmap(partial(chunk, capacity=capacity), in_axes=(0, *in_axes, 0, 0))
+    return many(keys, algorithm, model, states, lengths)

@@ -1,0 +1,210 @@
+"""What the user writes down (a log-joint density), and the one place that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jalax import _tree, _weights
+from jalax._static import Static, traced_once
+from jalax._tree import Tree
+
+
+class Model:
+    r"""A latent variable model $p_\theta(x, y)$, given by the log of its joint density.
+
+    Args:
+        log_joint: `log_joint(theta, x, data)` returns the scalar $\log p_\theta(x, y)$, with
+            every constant that depends on theta (and, for an absolute evidence, every other
+            constant) included.
+        latent: an example of ONE latent configuration x, any pytree of float arrays.
+        data: any pytree of arrays. It is traced: new data of the same shapes does not recompile.
+        theta: an optional default start value of the parameters.
+        constrain: an optional map from unconstrained theta to the one that `log_joint` and the
+            results use. Start values are on the unconstrained scale.
+
+    >>> import jax.numpy as jnp, jalax
+    >>> def log_joint(theta, x, data):
+    ...     return -0.5 * jnp.sum((x - theta) ** 2) - 0.5 * jnp.sum((data - x) ** 2)
+    >>> jalax.Model(log_joint, latent=jnp.zeros(3), data=jnp.array([1.0, 2.0, 3.0]))
+    Model(log_joint, latent=float32[3], data=float32[3])
+    """
+
+    log_joint: Static
+    constrain: Static | None
+    latent: Tree
+    data: Tree
+    theta: Tree
+
+    def __init__(
+        self,
+        log_joint: Callable[[Any, Any, Any], Any],
+        latent: Tree,
+        data: Tree = None,
+        *,
+        theta: Tree = None,
+        constrain: Callable[[Any], Any] | None = None,
+    ):
+        if not callable(log_joint):
+            raise TypeError(
+                f"log_joint must be a function log_joint(theta, x, data), got {type(log_joint)}."
+            )
+        if constrain is not None and not callable(constrain):
+            raise TypeError(
+                f"constrain must be a function of theta or None, got {type(constrain)}."
+            )
+        self.log_joint = Static.of(log_joint)
+        self.constrain = None if constrain is None else Static.of(constrain)
+        self.latent, self.data, self.theta = latent, data, theta
+        if not jax.tree.leaves(latent):
+            raise ValueError(
+                "latent is empty: pass an example of one latent configuration x, "
+                "such as jnp.zeros(9)."
+            )
+
+    def __init_subclass__(cls):
+        jax.tree_util.register_pytree_with_keys_class(cls)
+
+    @property
+    def num_groups(self) -> int:
+        return 1
+
+    def replace(self, **changes) -> Model:
+        """A copy with other `latent`, `data` or `theta`."""
+        unknown = set(changes) - {"latent", "data", "theta"}
+        if unknown:
+            raise TypeError(f"replace takes latent, data and theta, not {sorted(unknown)}.")
+        copy = self.tree_unflatten((self.log_joint, self.constrain), (None, None, None))
+        for name in ("latent", "data", "theta"):
+            setattr(copy, name, changes.get(name, getattr(self, name)))
+        return copy
+
+    def constrained(self, theta: Tree) -> Tree:
+        """theta on the user's scale."""
+        return theta if self.constrain is None else self.constrain(theta)
+
+    def tree_flatten_with_keys(self):
+        keys = [jax.tree_util.GetAttrKey(name) for name in ("latent", "data", "theta")]
+        children = zip(keys, (self.latent, self.data, self.theta), strict=True)
+        return tuple(children), (self.log_joint, self.constrain)
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        model = object.__new__(cls)  # children may be tracers or placeholders: no checks here
+        model.log_joint, model.constrain = aux
+        model.latent, model.data, model.theta = children
+        return model
+
+    def __repr__(self) -> str:
+        parts = f"{self.log_joint!r}, latent={_tree.describe(self.latent)}"
+        if self.data is not None:
+            parts += f", data={_tree.describe(self.data)}"
+        return f"{type(self).__name__}({parts})"
+
+
+class GroupedModel(Model):
+    r"""A model whose latents fall into independent groups, $\prod_i p_\theta(x_i, y_i)$.
+
+    Each group gets its own particles, weights and resampling, so that weights degenerate
+    with the size of one group and not with the number of groups.
+
+    Args:
+        log_joint: `log_joint(theta, x_i, data_i)` of ONE group.
+        latent: an example of one group's latent.
+        data: a pytree of arrays, every leaf leading with the group axis.
+        theta: as in `Model`.
+        constrain: as in `Model`.
+    """
+
+    def __init__(self, log_joint, latent, data, *, theta=None, constrain=None):
+        super().__init__(log_joint, latent, data, theta=theta, constrain=constrain)
+        lengths = {
+            jax.tree_util.keystr(path) or "data": (jnp.shape(leaf)[0] if jnp.ndim(leaf) else None)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(data)
+        }
+        if not lengths:
+            raise ValueError(
+                "a GroupedModel needs data with at least one array, whose first axis counts the "
+                "groups; without data use jalax.Model."
+            )
+        if len(set(lengths.values())) > 1 or None in lengths.values():
+            found = ", ".join(f"{name}: {n or 'a scalar'}" for name, n in lengths.items())
+            raise ValueError(
+                "every data leaf of a GroupedModel must lead with the group axis, all of the same "
+                f"length; found {found}. Repeat shared values along a leading axis, for example "
+                "with jnp.broadcast_to."
+            )
+
+    @property
+    def num_groups(self) -> int:
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+
+jax.tree_util.register_pytree_with_keys_class(Model)
+
+
+def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
+    """log p_theta(x, y) of every particle of every group."""
+    one = traced_once(model.log_joint, model.constrain)
+    particles_of_group = jax.vmap(one, in_axes=(None, 0, None))
+    if isinstance(model, GroupedModel):
+        return jax.vmap(particles_of_group, in_axes=(None, 0, 0))(theta, particles, model.data)
+    squeezed = jax.tree.map(lambda leaf: leaf[0], particles)
+    return particles_of_group(theta, squeezed, model.data)[None]
+
+
+class Evaluation(NamedTuple):
+    """One visit of a point (theta, particles); `pull` is the pull-back of log p there."""
+
+    particles: Tree
+    log_joint: Float[Array, "G N"]
+    grad_x: Tree
+    alive: Bool[Array, "G N"]
+    pull: Callable[[Array], tuple[Tree, Tree]]
+
+
+class Point(NamedTuple):
+    """What a step keeps of its last visit, so that the next step starts without a new one."""
+
+    log_joint: Float[Array, "G N"]
+    grad_x: Tree
+    grad_theta: Tree
+
+
+def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
+    """log p and its x-gradient at every particle: one forward and one backward pass."""
+    value, pull = jax.vjp(lambda t, x: log_joint(model, t, x), theta, particles)
+    _, grad_x = pull(jnp.ones_like(value))
+    alive = jnp.isfinite(value) & _tree.all_finite(grad_x)
+    return Evaluation(particles, value, grad_x, alive, pull)
+
+
+def weigh(
+    model: Model, theta: Tree, visit: Evaluation, log_weights: Float[Array, "G N"]
+) -> tuple[Tree, Point]:
+    """The weighted theta-gradient by a second pull-back, and the particles that carry on.
+
+    A dead particle has weight -inf, but zero times a NaN derivative would still poison the
+    sum over particles: it is moved onto the heaviest particle of its group (where its zero
+    weight keeps it out of every average), and the point is visited again.
+    """
+    weights = _weights.normalise(log_weights)
+
+    def revisit(_):
+        heaviest = jnp.broadcast_to(
+            jnp.argmax(log_weights, axis=-1, keepdims=True), log_weights.shape
+        )
+        moved = _tree.select(
+            visit.alive, visit.particles, _tree.gather(visit.particles, heaviest)
+        )
+        again = evaluate(model, theta, moved)
+        grad_theta, _ = again.pull(weights)
+        return moved, Point(again.log_joint, again.grad_x, grad_theta)
+
+    grad_theta, _ = visit.pull(weights)
+    first = visit.particles, Point(visit.log_joint, visit.grad_x, grad_theta)
+    return _tree.run_if(~jnp.all(visit.alive), revisit, first)

@@ -1,0 +1,172 @@
+"""Options of the algorithms as data: step sizes, schedules, optimisers.
+
+Numbers are traced, so that another step size or learning rate does not recompile and can
+be swept with `fit_many`; functions are static, under a key that recognises their twins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jalax._static import Static
+from jalax._tree import Tree
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Schedule:
+    """A number that changes with the step: `function(step, **parameters)`.
+
+    The function is static, the parameters are traced.
+
+    >>> decay = Schedule(lambda step, first, rate: first * rate**step, first=0.1, rate=0.5)
+    >>> float(decay(2))
+    0.025
+    """
+
+    def __init__(self, function: Callable, **parameters):
+        self.function = Static.of(function)
+        self.parameters = parameters
+
+    def __call__(self, step):
+        return self.function(step, **self.parameters)
+
+    def tree_flatten_with_keys(self):
+        names = tuple(sorted(self.parameters))
+        children = [(jax.tree_util.GetAttrKey(n), self.parameters[n]) for n in names]
+        return children, (self.function, names)
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        schedule = object.__new__(cls)
+        schedule.function, names = aux
+        schedule.parameters = dict(zip(names, children, strict=True))
+        return schedule
+
+    def __repr__(self) -> str:
+        return f"Schedule({self.function!r}, {self.parameters})"
+
+
+def value_at(number: Any, step) -> Any:
+    """A constant, or a schedule at this step."""
+    return number(step) if isinstance(number, Schedule) else number
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Optax:
+    """An optax optimiser whose float options are traced: `Optax(optax.adam, learning_rate=0.05)`.
+
+    Unlike a ready-made `optax.adam(0.05)`, which is accepted too, another learning rate does
+    not compile again and can be swept along an axis of `fit_many`.
+    """
+
+    def __init__(self, factory: Callable, **options):
+        self.factory = Static.of(factory)
+        numbers = {
+            name: value
+            for name, value in options.items()
+            if isinstance(value, (float, jax.Array, np.ndarray, np.floating))
+        }
+        self.numbers = numbers
+        self.others = {
+            name: Static.of(value) if callable(value) else value
+            for name, value in options.items()
+            if name not in numbers
+        }
+
+    def init(self, theta: Tree) -> Tree:
+        return self._build().init(theta)
+
+    def update(self, gradient: Tree, state: Tree, theta: Tree) -> tuple[Tree, Tree]:
+        return self._build().update(gradient, state, theta)
+
+    def _build(self):
+        return self.factory(**self.numbers, **self.others)
+
+    def tree_flatten_with_keys(self):
+        names = tuple(sorted(self.numbers))
+        children = [(jax.tree_util.GetAttrKey(n), self.numbers[n]) for n in names]
+        return children, (self.factory, names, tuple(sorted(self.others.items())))
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        optimizer = object.__new__(cls)
+        optimizer.factory, names, others = aux
+        optimizer.numbers = dict(zip(names, children, strict=True))
+        optimizer.others = dict(others)
+        return optimizer
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{k}={v}" for k, v in {**self.numbers, **self.others}.items())
+        return f"Optax({self.factory!r}, {options})"
+
+
+def as_optimizer(optimizer: Any) -> Optax | None:
+    """None, an `Optax`, or a ready-made optax transformation under a static key."""
+    if optimizer is None or isinstance(optimizer, Optax):
+        return optimizer
+    if hasattr(optimizer, "init") and hasattr(optimizer, "update"):
+        return Optax(_ReadyMade(Static.of(optimizer.init), Static.of(optimizer.update)))
+    raise TypeError(
+        "optimizer must be an optax transformation such as optax.adam(0.05) or "
+        f"jalax.Optax(optax.adam, learning_rate=0.05), got {optimizer!r}."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _ReadyMade:
+    init: Static
+    update: Static
+
+    def __call__(self) -> _ReadyMade:
+        return self
+
+
+def descend(optimizer: Optax, gradient: Tree, state: Tree, theta: Tree) -> tuple[Tree, Tree]:
+    """theta_{k+1} = OPT(theta_k, g_k); the gradient is that of U, which is minimised."""
+    updates, state = optimizer.update(gradient, state, theta)
+    return jax.tree.map(lambda t, u: (t + u).astype(t.dtype), theta, updates), state
+
+
+def canonical(algorithm: Any) -> Any:
+    """The same algorithm with arrays for numbers and comparable functions.
+
+    What comes back can be passed through jit and vmap; equal options share a compilation.
+    """
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if field.metadata.get("static"):
+            changes[field.name] = Static.of(value) if callable(value) else value
+        elif field.name == "optimizer":
+            changes[field.name] = jax.tree.map(strong_float, as_optimizer(value))
+        elif callable(value) and not isinstance(value, Schedule):
+            changes[field.name] = Schedule(value)
+        else:
+            changes[field.name] = jax.tree.map(strong_float, value)
+    return dataclasses.replace(algorithm, **changes)
+
+
+def strong_float(leaf: Any) -> jax.Array:
+    """A float array with a dtype of its own: Python numbers would be weakly typed."""
+    array = jnp.asarray(leaf)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return array.astype(float)
+    return array.astype(array.dtype)
+
+
+def require_positive(name: str, value: Any) -> None:
+    """A sentence for options that must be finite and larger than zero."""
+    if value is None:
+        raise ValueError(f"{name} is missing: pass a positive number or a schedule, {name}=...")
+    first = value(0) if isinstance(value, Schedule) else value
+    if isinstance(first, jax.core.Tracer):  # the caller is traced itself: nothing to look at
+        return
+    numbers = np.asarray(first)
+    if not np.all(np.isfinite(numbers)) or np.any(numbers <= 0):
+        raise ValueError(f"{name} must be positive and finite, got {numbers}.")

@@ -1,0 +1,101 @@
+"""Resampling schemes (those of blackjax) and the resampling of groups whose ESS is low.
+
+A scheme is a function `(key, weights, num_samples) -> ancestors` of one group's normalised
+weights. blackjax is imported when a scheme is first traced: importing it takes as long as
+importing jax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from jalax import _tree, _weights
+from jalax._tree import Tree
+
+Ancestors = Int[Array, " N"]
+
+
+def systematic(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int) -> Ancestors:
+    """One uniform number for all: the lowest variance, and the paper's choice."""
+    from blackjax.smc import resampling
+
+    return resampling.systematic(key, weights, num_samples)
+
+
+def stratified(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int) -> Ancestors:
+    """One uniform number in each of N strata."""
+    from blackjax.smc import resampling
+
+    return resampling.stratified(key, weights, num_samples)
+
+
+def multinomial(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int) -> Ancestors:
+    """Independent draws: the noisiest, and the one with a genealogy variance estimate."""
+    from blackjax.smc import resampling
+
+    return resampling.multinomial(key, weights, num_samples)
+
+
+def residual(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int) -> Ancestors:
+    """floor(N w) copies of each particle, the rest multinomial."""
+    from blackjax.smc import resampling
+
+    return resampling.residual(key, weights, num_samples)
+
+
+class Weighted(NamedTuple):
+    """What resampling touches. Everything cached at the particles has to move with them."""
+
+    particles: Tree
+    cached: Tree  # leaves (G, N, ...): log p, grad_x
+    log_weights: Float[Array, "G N"]
+    log_evidence_base: Float[Array, " G"]
+
+
+def resample_low(
+    key: Key[Array, ""],
+    scheme: Callable,
+    resample_below: Float[Array, ""],
+    cloud: Weighted,
+) -> tuple[Weighted, Bool[Array, ""]]:
+    r"""Resample the groups with ESS below a fraction of N; the rest stay as they are.
+
+    The open segment $\log \frac1N \sum_i e^{A^i}$ of a resampled group goes into its
+    evidence base, and its log-weights start again from 0 (paper, appendix C.1).
+    """
+    weights = _weights.normalise(cloud.log_weights)
+    num_groups, num_particles = weights.shape
+    ess = _weights.effective_sample_size(weights)
+    low = (ess < resample_below * num_particles) & (ess > 0)  # ess 0: nobody left to copy
+
+    def resample(cloud: Weighted) -> Weighted:
+        keys = jax.random.split(key, num_groups)
+        ancestors = jax.vmap(lambda k, w: scheme(k, w, num_particles))(keys, weights)
+        # Rounding in the scheme's cumulative sum must not bring back a particle of weight 0.
+        possible = jnp.take_along_axis(weights, ancestors, axis=1) > 0
+        heaviest = jnp.argmax(weights, axis=1, keepdims=True)
+        ancestors = jnp.where(possible, ancestors, heaviest)
+        banked = cloud.log_evidence_base + _weights.log_mean_exp(cloud.log_weights)
+        fresh = Weighted(
+            particles=_tree.gather(cloud.particles, ancestors),
+            cached=_tree.gather(cloud.cached, ancestors),
+            log_weights=jnp.zeros_like(cloud.log_weights),
+            log_evidence_base=banked,
+        )
+        return _tree.select(low, fresh, cloud)
+
+    return _tree.run_if(jnp.any(low), resample, cloud), jnp.any(low)
+
+
+def equalise(key: Key[Array, ""], particles: Tree, log_weights: Float[Array, "G N"]) -> Tree:
+    """Particles of equal weight from weighted ones, for algorithms without weights."""
+    weighted = jnp.any(log_weights != log_weights[:, :1])
+    cloud = Weighted(particles, (), log_weights, jnp.zeros_like(log_weights[:, 0]))
+    # Any ESS short of N counts as low; equal weights are left alone, to the bit.
+    above_all = jnp.where(weighted, 2.0, 0.0).astype(log_weights.dtype)
+    return resample_low(key, systematic, above_all, cloud)[0].particles

@@ -1,0 +1,205 @@
+"""FitResult: what a fit hands back."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jalax import _store, _weights
+from jalax._resampling import systematic
+from jalax._tree import Tree
+from jalax._types import State, Status
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedState:
+    """The leaves of a state read from a file; `fit(..., state=...)` finds their structure."""
+
+    names: list[str]
+    arrays: dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class FitResult:
+    """The outcome of `jalax.fit`.
+
+    Attributes:
+        theta: the parameters after the last step, on the model's own scale.
+        particles: weighted particles of the posterior of x, (N, ...); grouped (G, N, ...).
+        log_weights: their unnormalised log-weights, (N,); grouped (G, N).
+        history: one row a step: "theta" (a tree like theta), "ess" (lowest over groups, before
+            resampling), "mean_log_joint", "grad_norm", "resampled", "dead" and, from JALA-EM,
+            "log_evidence" (of the path; relative to theta_0 if the start had none).
+        status: how the fit ended, a `jalax.Status`.
+        message: the same in a sentence.
+        state: what `fit(..., state=...)` continues from.
+        algorithm: its name.
+        seconds: wall-clock time, compilation included.
+    """
+
+    theta: Tree
+    particles: Tree
+    log_weights: jax.Array
+    history: dict[str, Any]
+    status: Status
+    message: str
+    state: State | SavedState
+    algorithm: str
+    seconds: float
+    path_value: float | None  # the evidence carried along the path; None: there is none
+    relative: bool  # ... relative to that at theta_0, which the start did not know
+    evidence_reason: str  # why path_log_evidence is None
+
+    @property
+    def weights(self) -> jax.Array:
+        """Normalised weights, summing to one over the particles (of each group)."""
+        return _weights.normalise(self.log_weights)
+
+    @property
+    def ess(self) -> jax.Array:
+        """Effective sample size of the particles (of each group)."""
+        return _weights.effective_sample_size(self.weights)
+
+    @property
+    def path_log_evidence(self) -> float | None:
+        """log p_theta(y) at the last theta, carried along the path from the start.
+
+        Biased upwards by O(1/N) a step, because theta follows the particles it weighs. None,
+        with a warning that says why, where there is none.
+        """
+        if self.path_value is None or self.relative:
+            warnings.warn(self.evidence_reason, stacklevel=2)
+            return None
+        return self.path_value
+
+    @property
+    def log_evidence(self) -> float | None:
+        """log p_theta(y) from fresh particles. None, with a warning, until it is estimated."""
+        reason = self.evidence_reason or (
+            "a fresh estimate of the evidence is not part of this fit yet; path_log_evidence has "
+            "the one carried along the path."
+        )
+        warnings.warn(reason, stacklevel=2)
+        return None
+
+    @property
+    def log_evidence_error(self) -> float | None:
+        """The standard error of `log_evidence`."""
+        return None
+
+    def expectation(self, fn: Callable[[Any], Tree]) -> Tree:
+        """The posterior mean of `fn(x)`, x one latent configuration; grouped: one a group."""
+        weights = self.weights
+
+        def mean(values):
+            w = weights.reshape(weights.shape + (1,) * (values.ndim - weights.ndim))
+            # A particle of weight zero may hold anything.
+            return jnp.sum(jnp.where(w > 0, w * values, 0.0), axis=weights.ndim - 1)
+
+        mapped = jax.vmap(fn) if weights.ndim == 1 else jax.vmap(jax.vmap(fn))
+        return jax.tree.map(mean, mapped(self.particles))
+
+    def resample(self, key, num_samples: int) -> Tree:
+        """Equally weighted draws from the particles, (num_samples, ...); grouped (G, ...)."""
+        weights = self.weights
+        if weights.ndim == 1:
+            index = systematic(key, weights, num_samples)
+            return jax.tree.map(lambda leaf: leaf[index], self.particles)
+        keys = jax.random.split(key, weights.shape[0])
+        index = jax.vmap(lambda k, w: systematic(k, w, num_samples))(keys, weights)
+        return jax.tree.map(lambda leaf: jax.vmap(lambda x, i: x[i])(leaf, index), self.particles)
+
+    def theta_average(self, last: float = 0.5) -> Tree:
+        """theta averaged over the last fraction of the steps: less noise, same mean."""
+        if not 0 < last <= 1:
+            raise ValueError(f"last is a fraction of the steps, in (0, 1], got {last}.")
+        rows = self.history["ess"].shape[0]
+        first = min(rows - 1, round(rows * (1 - last)))
+        return jax.tree.map(lambda leaf: leaf[first:].mean(axis=0), self.history["theta"])
+
+    def summary(self) -> str:
+        """A table of the fit for reading."""
+        rows = len(self.history.get("ess", ()))
+        shape = self.log_weights.shape
+        particles = f"{shape[-1]} particles" + (f" x {shape[0]} groups" if len(shape) == 2 else "")
+        lines = [f"{self.algorithm}: {rows} steps, {particles}, {self.seconds:.1f} s"]
+        lines.append(f"status: {self.status} ({self.message})")
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.theta):
+            name = "theta" + jax.tree_util.keystr(path)
+            lines.append(f"  {name:<24} {_numbers(np.asarray(leaf))}")
+        lines.append("  " + self._evidence_line())
+        if rows:
+            ess, dead = float(jnp.min(self.ess)), int(self.history["dead"].sum())
+            lines.append(f"  {'ess':<24} {ess:.1f} of {shape[-1]}" + (f", {dead} died" * (dead > 0)))
+        return "\n".join(lines)
+
+    def _evidence_line(self) -> str:
+        if self.path_value is None:
+            return f"{'log evidence':<24} none: {self.evidence_reason}"
+        if self.relative:
+            return f"{'log Z / Z_0 (path)':<24} {self.path_value:.3f}, relative to theta_0"
+        return f"{'log evidence (path)':<24} {self.path_value:.3f}"
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write everything to one file, read back by `jalax.load`."""
+        from jalax._checkpoint import flatten_state
+
+        arrays: dict[str, np.ndarray] = {}
+        meta = {name: getattr(self, name) for name in _PLAIN}
+        for name in ("theta", "particles", "log_weights", "history"):
+            meta[name] = _store.pack(name, getattr(self, name), arrays)
+        if isinstance(self.state, SavedState):
+            arrays.update(self.state.arrays)
+            meta["state"] = self.state.names
+        else:
+            meta["state"] = flatten_state(self.state, arrays)
+        _store.write(path, "result", meta, arrays)
+
+
+_PLAIN = (
+    "status",
+    "message",
+    "algorithm",
+    "seconds",
+    "path_value",
+    "relative",
+    "evidence_reason",
+)
+
+
+def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
+    """Read what `FitResult.save` wrote.
+
+    Args:
+        path: the file.
+        like: a result of the same model; needed only where theta or the latent are containers
+            other than dict, list and tuple.
+    """
+    header, arrays = _store.read(path, "result")
+    plain = {name: header[name] for name in _PLAIN}
+    plain["status"] = Status(plain["status"])
+    trees = {}
+    for name in ("theta", "particles", "log_weights", "history"):
+        trees[name] = _store.unpack(header[name], arrays, getattr(like, name, None))
+    for name in ("theta", "particles", "log_weights"):
+        trees[name] = jax.tree.map(jnp.asarray, trees[name])
+    names = header["state"]
+    state = SavedState(names, {name: arrays[name] for name in names})
+    return FitResult(**trees, **plain, state=state)
+
+
+def _numbers(values: np.ndarray) -> str:
+    if values.size == 1:
+        return f"{values.item():.5g}"
+    shown = " ".join(f"{value:.5g}" for value in values.ravel()[:6])
+    return shown + (f" ... ({values.size} in all)" if values.size > 6 else "")

@@ -1,0 +1,158 @@
+"""Functions as compile-time keys: a re-created lambda is the same function.
+
+`jax.jit` recognises a function by identity, so that a lambda written inside a
+loop or a re-run notebook cell compiles anew each time. `Static` compares what a
+function *is* instead: its code, the globals it reads, its closure cells and its
+defaults. Immutable JAX arrays are compared by identity, NumPy arrays (which can
+be changed in place) by their content.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import types
+import warnings
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class Static:
+    """A callable that is hashable, and equal to every other spelling of itself."""
+
+    __slots__ = ("_hash", "_token", "function")
+
+    def __init__(self, function: Callable):
+        self.function = function
+        self._token = _token(function, set())
+        self._hash = hash(self._token)
+
+    @classmethod
+    def of(cls, function: Callable) -> Static:
+        return function if isinstance(function, cls) else cls(function)
+
+    def __call__(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self._token == other._token
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__qualname__", repr(self.function))
+
+
+class _Identity:
+    """Equal only to the very same object, which it keeps alive."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+
+def _token(value: Any, seen: set[int]) -> Hashable:
+    """A hashable stand-in for `value` that two equal values share."""
+    if isinstance(value, Static):
+        return value._token
+    if isinstance(value, types.FunctionType):
+        return _function_token(value, seen)
+    if isinstance(value, types.MethodType):
+        return "method", _token(value.__func__, seen), _token(value.__self__, seen)
+    if isinstance(value, functools.partial):
+        return "partial", _token((value.func, value.args, value.keywords), seen)
+    if isinstance(value, np.ndarray):
+        content = np.ascontiguousarray(value)
+        digest = hashlib.sha256(content.view(np.uint8) if content.ndim else content.tobytes())
+        return "ndarray", value.shape, value.dtype.str, digest.hexdigest()
+    if isinstance(value, jax.Array):
+        return _Identity(value)
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple(_token(item, seen) for item in value)
+    if isinstance(value, dict):
+        return dict, tuple((key, _token(item, seen)) for key, item in value.items())
+    try:
+        hash(value)
+    except TypeError:
+        return _Identity(value)
+    return type(value), value  # with its type, since 1 == 1.0 == True
+
+
+def _function_token(function: types.FunctionType, seen: set[int]) -> Hashable:
+    if id(function) in seen:  # a function that calls itself, or is met twice
+        return "seen", function.__code__
+    seen.add(id(function))
+    reads = []
+    for name in sorted(_names(function.__code__)):
+        if name not in function.__globals__:
+            continue
+        value = function.__globals__[name]
+        # Helpers of the same module are followed, because a notebook may have
+        # redefined what they read; those of other modules are taken as they are.
+        follow = not isinstance(value, types.FunctionType) or (
+            value.__globals__ is function.__globals__
+        )
+        reads.append((name, _token(value, seen) if follow else _Identity(value)))
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            cells.append(_token(cell.cell_contents, seen))
+        except ValueError:  # an empty cell: defined later, or never
+            cells.append("empty")
+    return (
+        "function",
+        function.__code__,
+        tuple(reads),
+        tuple(cells),
+        _token(function.__defaults__, seen),
+        _token(function.__kwdefaults__, seen),
+    )
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Every name the code, or a function defined inside it, may look up globally."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+    return names
+
+
+_compilations: dict[types.CodeType, int] = {}
+
+
+@functools.lru_cache(maxsize=256)
+def traced_once(log_joint: Static, constrain: Static | None) -> Callable:
+    """log_joint(constrain(theta), x, data) whose Python body runs once per set of shapes.
+
+    An inlined jit keeps the recorded operations, and everything that needs the function
+    (its value, its gradients, its curvature, a second branch) works on those.
+    """
+    # Functions under the same decorator share its code: look inside.
+    code = getattr(inspect.unwrap(log_joint.function), "__code__", None)
+    if code is not None:
+        _compilations[code] = _compilations.get(code, 0) + 1
+        if _compilations[code] == 4:
+            warnings.warn(
+                f"{log_joint!r} is being compiled for the fourth time, each time with other values "
+                "in its closure or globals. Put arrays into data= so that they are traced, and one "
+                "compilation serves them all.",
+                stacklevel=2,
+            )
+
+    def density(theta, x, data):
+        return log_joint(theta if constrain is None else constrain(theta), x, data)
+
+    return jax.jit(density, inline=True)

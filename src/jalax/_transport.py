@@ -1,0 +1,185 @@
+"""transport: JALA itself (paper, section 2), along any path of densities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from jalax import _checks, _langevin, _tree, _weights
+from jalax._model import Model, Point, evaluate, weigh
+from jalax._options import Schedule, require_positive, strong_float, value_at
+from jalax._resampling import Weighted, resample_low, systematic
+from jalax._starts.given import Given
+from jalax._static import Static
+from jalax._tree import Tree
+
+
+class Transport(NamedTuple):
+    """Particles at the end of the path, and one row for each of its densities."""
+
+    particles: Tree  # (N, ...)
+    log_weights: Float[Array, " N"]
+    log_evidence: Float[Array, " K1"]  # log Z_k / Z_0, the first row being 0
+    ess: Float[Array, " K1"]  # before resampling
+    resampled: Bool[Array, " K1"]
+    dead: Int[Array, " K1"]  # particles that became non-finite on the way to this density
+
+    @property
+    def weights(self) -> Float[Array, " N"]:
+        return _weights.normalise(self.log_weights)
+
+
+def transport(
+    log_density: Callable[[Any, Any], Any],
+    schedule: Tree,
+    particles: Tree,
+    *,
+    key: jax.Array | None = None,
+    step_size: float | Schedule | Callable,
+    preconditioner: Tree = None,
+    resample_below: float = 0.5,
+    resample: Callable = systematic,
+    log_weights: Tree = None,
+) -> Transport:
+    r"""Move particles along densities $e^{-U_k(x)} = $ `exp(log_density(t_k, x))` by JALA.
+
+    $$X_{k+1} = X_k - h P \nabla U_k(X_k) + \sqrt{2h} P^{1/2} \xi_{k+1}, \qquad
+      A_{k+1} = A_k - \alpha_{k+1}(X_{k+1}, X_k) + \alpha_k(X_k, X_{k+1}).$$
+
+    Along a path fixed in advance the weighted particles are exact for every step size:
+    $E[e^{A_k}] = Z_k / Z_0$ (Proposition 1), resampling included.
+
+    Args:
+        log_density: `log_density(t, x)`, a scalar, unnormalised.
+        schedule: t_0, ..., t_K along the leading axis; any pytree.
+        particles: draws from the density at t_0, (N, ...), any pytree.
+        key: `jax.random.key(seed)`.
+        step_size: h, a number or a schedule in k.
+        preconditioner: P, as in `jalax.JALAEM`.
+        resample_below: resample when the ESS is below this fraction of N; 0: never.
+        resample: the resampling scheme.
+        log_weights: of the start particles, if they are weighted.
+
+    >>> import jax, jax.numpy as jnp, jalax
+    >>> def tempered(t, x):  # from N(0, 1) to exp(-x^4)
+    ...     return -(1 - t) * x**2 / 2 - t * x**4
+    >>> start = jax.random.normal(jax.random.key(0), (4000,))
+    >>> path = jalax.transport(tempered, jnp.linspace(0, 1, 20), start,
+    ...                        key=jax.random.key(1), step_size=0.05)
+    >>> exact = jnp.log(2 * 0.9064) - 0.5 * jnp.log(2 * jnp.pi)  # Z = 2 Gamma(5/4)
+    >>> bool(abs(path.log_evidence[-1] - exact) < 0.05)
+    True
+    """
+    _checks.check_key(key)
+    schedule = jax.tree.map(jnp.asarray, schedule)
+    lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(schedule)}
+    if len(lengths) != 1 or lengths == {()} or lengths.pop()[0] < 2:
+        raise ValueError(
+            "schedule must hold t_0, ..., t_K along one leading axis, two or more of them; got "
+            f"{_tree.describe(schedule)}."
+        )
+    particles = jax.tree.map(strong_float, particles)
+    if any(leaf.ndim == 0 for leaf in jax.tree.leaves(particles)):
+        raise ValueError("particles must lead with the particle axis (N, ...).")
+    # x is the latent, t is the data, and there is no theta.
+    model = Model(
+        lambda _, x, t: log_density(t, x),
+        latent=jax.tree.map(lambda leaf: leaf[0], particles),
+        data=jax.tree.map(lambda leaf: leaf[0], schedule),
+    )
+    _checks.check_log_joint(model, ())
+    step_size = Schedule(step_size) if callable(step_size) else strong_float(step_size)
+    require_positive("step_size", step_size)
+    preconditioner = jax.tree.map(strong_float, preconditioner)
+    _langevin.check_preconditioner(model, preconditioner)
+    given = Given(particles, log_weights)
+    num_particles = _checks.check_count("the number of particles", given.count(model), 2)
+    cloud = given(key, model, (), num_particles)
+    _checks.check_start(model, (), cloud, len(jax.tree.leaves(schedule)[0]))
+    return _transport(
+        key,
+        model,
+        schedule,
+        cloud.particles,
+        cloud.log_weights,
+        step_size,
+        preconditioner,
+        strong_float(resample_below),
+        scheme=Static.of(resample),
+    )
+
+
+@partial(jax.jit, static_argnames="scheme")
+def _transport(
+    key,
+    model: Model,
+    schedule: Tree,
+    particles: Tree,
+    log_weights: Float[Array, "1 N"],
+    step_size,
+    preconditioner: Tree,
+    resample_below,
+    *,
+    scheme: Static,
+) -> Transport:
+    preconditioner = _langevin.as_preconditioner(model, preconditioner)
+
+    def step(carry: tuple[Weighted, Point], inputs):
+        cloud, old = carry
+        k, t_next = inputs
+        key_move, key_resample = jax.random.split(jax.random.fold_in(key, k))
+        h = value_at(step_size, k)
+        there = model.replace(data=t_next)
+
+        # Move on U_k; weigh with alpha_{k+1} on U_{k+1}.
+        proposal = _langevin.move(key_move, cloud.particles, old.grad_x, h, preconditioner)
+        visit = evaluate(there, (), proposal)
+        increment = _langevin.jarzynski_increment(
+            cloud.particles, old, proposal, visit, h, preconditioner
+        )
+        visit = visit._replace(alive=visit.alive & jnp.isfinite(increment))
+        log_weights = jnp.where(visit.alive, cloud.log_weights + increment, -jnp.inf)
+        particles, point = weigh(there, (), visit, log_weights)
+
+        weighted = Weighted(
+            particles, (point.log_joint, point.grad_x), log_weights, cloud.log_evidence_base
+        )
+        record = _record(weighted, visit.alive)
+        cloud, resampled = resample_low(key_resample, scheme, resample_below, weighted)
+        return (cloud, Point(*cloud.cached, ())), (*record, resampled)
+
+    first = evaluate(model, (), particles)
+    log_weights = log_weights.astype(first.log_joint.dtype)
+    point = Point(first.log_joint, first.grad_x, ())
+    start = Weighted(
+        particles, (point.log_joint, point.grad_x), log_weights, -_weights.log_mean_exp(log_weights)
+    )
+    rest = jax.tree.map(lambda leaf: leaf[1:], schedule)
+    steps = jnp.arange(jax.tree.leaves(rest)[0].shape[0])
+    (cloud, _), rows = lax.scan(step, (start, point), (steps, rest))
+
+    row_0 = (*_record(start, first.alive), jnp.zeros((), bool))
+    log_evidence, ess, dead, resampled = jax.tree.map(
+        lambda first_row, others: jnp.concatenate([first_row[None], others]), row_0, rows
+    )
+    return Transport(
+        particles=jax.tree.map(lambda leaf: leaf[0], cloud.particles),
+        log_weights=cloud.log_weights[0],
+        log_evidence=log_evidence,
+        ess=ess,
+        resampled=resampled,
+        dead=dead,
+    )
+
+
+def _record(cloud: Weighted, alive: Bool[Array, "1 N"]):
+    """log Z_k / Z_0, ESS, and the number of deaths."""
+    ess = _weights.effective_sample_size(_weights.normalise(cloud.log_weights))
+    evidence = _weights.log_evidence(cloud.log_evidence_base, cloud.log_weights)
+    return evidence, ess[0], jnp.sum(~alive, dtype=jnp.int32)

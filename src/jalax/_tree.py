@@ -1,0 +1,93 @@
+"""Arithmetic on pytrees, some of whose leaves lead with the particle axes (G, N)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+Tree = Any
+
+
+def dot(a: Tree, b: Tree) -> Float[Array, "G N"]:
+    """Inner product of two particle trees: one number a particle."""
+    products = jax.tree.map(
+        lambda x, y: jnp.sum((x * y).reshape(x.shape[:2] + (-1,)), axis=-1), a, b
+    )
+    return sum(jax.tree.leaves(products))
+
+
+def all_finite(tree: Tree) -> Bool[Array, "G N"]:
+    """Which particles have nothing but finite entries."""
+    finite = [
+        jnp.all(jnp.isfinite(leaf).reshape(leaf.shape[:2] + (-1,)), axis=-1)
+        for leaf in jax.tree.leaves(tree)
+    ]
+    return jnp.stack(finite).all(axis=0)
+
+
+def global_norm(tree: Tree) -> Float[Array, ""]:
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def select(mask: Bool[Array, "..."], a: Tree, b: Tree) -> Tree:
+    """`a` where the mask holds, else `b`; the mask covers the leading axes of each leaf."""
+
+    def one(x, y):
+        return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, y)
+
+    return jax.tree.map(one, a, b)
+
+
+def gather(tree: Tree, index) -> Tree:
+    """Particle `index[g, n]` of group g, for every leaf (G, N, ...)."""
+    return jax.tree.map(lambda leaf: jax.vmap(lambda x, i: x[i])(leaf, index), tree)
+
+
+def normal_like(key, tree: Tree) -> Tree:
+    """Standard normal noise, one key a leaf."""
+    leaves, treedef = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+    noise = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
+    return treedef.unflatten(noise)
+
+
+def ravel_particles(tree: Tree) -> Float[Array, "G N D"]:
+    """Each particle as one vector, leaves in the order of jax.tree.leaves."""
+    leaves = [leaf.reshape(leaf.shape[:2] + (-1,)) for leaf in jax.tree.leaves(tree)]
+    return jnp.concatenate(leaves, axis=-1)
+
+
+def unravel_particles(vectors: Float[Array, "G N D"], like: Tree) -> Tree:
+    """The inverse of `ravel_particles`, with the shapes and dtypes of `like`."""
+    leaves, treedef = jax.tree.flatten(like)
+    out, start = [], 0
+    for leaf in leaves:
+        size = leaf.size // (leaf.shape[0] * leaf.shape[1])
+        part = vectors[..., start : start + size]
+        out.append(part.reshape(leaf.shape).astype(leaf.dtype))
+        start += size
+    return treedef.unflatten(out)
+
+
+def run_if(predicate: Bool[Array, ""], function: Callable[[Tree], Tree], operand: Tree) -> Tree:
+    """`function(operand)` if the predicate holds, else `operand`.
+
+    A loop of at most one round instead of lax.cond: under vmap a cond computes both
+    branches always, this one only if some lane asks for it.
+    """
+
+    def once(carry):
+        return jnp.zeros_like(carry[0]), function(carry[1])
+
+    return lax.while_loop(lambda carry: carry[0], once, (predicate, operand))[1]
+
+
+def describe(tree: Tree) -> str:
+    """Structure and shapes in one line, for error messages."""
+    shapes = jax.tree.map(lambda leaf: f"{jnp.result_type(leaf).name}{list(jnp.shape(leaf))}", tree)
+    return str(shapes).replace("'", "")

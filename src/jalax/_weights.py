@@ -1,0 +1,37 @@
+"""Log-weights (G, N): means, normalisation, effective sample size, evidence.
+
+Every evidence in jalax is `log_evidence`, here: what earlier resamplings have
+banked plus the log-mean-exp of the segment still open (FACTS: the main-text
+formula of the paper forgets the latter).
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+
+
+def log_mean_exp(log_weights: Float[Array, "... N"]) -> Float[Array, "..."]:
+    return logsumexp(log_weights, axis=-1) - jnp.log(log_weights.shape[-1])
+
+
+def normalise(log_weights: Float[Array, "... N"]) -> Float[Array, "... N"]:
+    """w^i = e^{A^i} / sum_j e^{A^j}; all zero, not NaN, when every particle is dead."""
+    top = jnp.max(log_weights, axis=-1, keepdims=True)
+    shifted = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
+    total = jnp.sum(shifted, axis=-1, keepdims=True)
+    return shifted / jnp.where(total > 0, total, 1.0)
+
+
+def effective_sample_size(weights: Float[Array, "... N"]) -> Float[Array, "..."]:
+    """1 / sum_i (w^i)^2 of normalised weights; 0 when every particle is dead."""
+    squares = jnp.sum(jnp.square(weights), axis=-1)
+    return jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)
+
+
+def log_evidence(
+    base: Float[Array, " G"], log_weights: Float[Array, "G N"]
+) -> Float[Array, ""]:
+    """log Z_k = sum over groups of log Z_(last resampling) + log mean e^{A_k}."""
+    return jnp.sum(base + log_mean_exp(log_weights))

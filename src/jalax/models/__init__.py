@@ -1,0 +1,13 @@
+"""Ready-made latent variable models, with exact answers where they exist."""
+
+from ._families import Binomial as Binomial
+from ._families import Poisson as Poisson
+from ._gaussian import Gaussian as Gaussian
+from ._hierarchical import hierarchical_normal as hierarchical_normal
+from ._logistic import logistic_regression as logistic_regression
+from ._network import neural_network as neural_network
+from ._random_intercept import random_intercept as random_intercept
+from ._regression import gaussian_regression as gaussian_regression
+from ._regression import polynomial_regression as polynomial_regression
+from ._regression import student_t_box as student_t_box
+from ._regression import student_t_regression as student_t_regression

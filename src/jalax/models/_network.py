@@ -1,0 +1,111 @@
+"""A two-layer Bayesian neural network without biases (paper 5.4)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+
+from jalax._model import Model
+
+from . import _checks
+from ._gaussian import isotropic_log_density
+
+
+def _log_likelihood(
+    x: dict[str, Array], images: Float[Array, "n d"], labels: Int[Array, " n"]
+) -> Float[Array, " n"]:
+    logits = jnp.tanh(images @ x["w"].T) @ x["v"].T
+    # A product with indicators and not a gather, whose derivative is a slow scatter.
+    chosen = jnp.sum(logits * jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype), axis=1)
+    return chosen - jax.nn.logsumexp(logits, axis=1)
+
+
+def _log_joint(
+    theta: dict[str, Array], x: dict[str, Array], data: dict[str, Array]
+) -> Float[Array, ""]:
+    log_prior = isotropic_log_density(x["w"], 2 * theta["alpha"])
+    log_prior += isotropic_log_density(x["v"], 2 * theta["beta"])
+    return jnp.sum(_log_likelihood(x, data["images"], data["labels"])) + log_prior
+
+
+class NeuralNetwork(Model):
+    """A `Model` with predictive probabilities; see `neural_network`."""
+
+    @staticmethod
+    def predictive_probability(
+        x: dict[str, Array], images: ArrayLike, labels: ArrayLike
+    ) -> Float[Array, " n"]:
+        """p(label_i | image_i, x) of each image under one particle x; vmap it over particles."""
+        array = jnp.asarray(images, x["w"].dtype)
+        flat = array.reshape(array.shape[0], -1)
+        return jnp.exp(_log_likelihood(x, flat, jnp.asarray(labels)))
+
+
+def neural_network(
+    images: ArrayLike, labels: ArrayLike, num_hidden: int = 40, num_classes: int | None = None
+) -> NeuralNetwork:
+    r"""Classification by a tanh network, $\theta = (\alpha, \beta)$:
+
+    $$w_{hd} \sim \mathcal{N}(0, e^{2\alpha}), \quad v_{ch} \sim \mathcal{N}(0, e^{2\beta}), \quad
+      p(l_i = c \mid w, v) = \operatorname{softmax}(v \tanh(w f_i))_c.$$
+
+    Args:
+        images: the features f, (n, ...); the axes after the first are flattened.
+        labels: n classes, whole numbers from 0 upwards.
+        num_hidden: the number of hidden units.
+        num_classes: the number of classes; None takes it from the labels, all of which must
+            then occur.
+
+    Returns:
+        A model whose theta is {"alpha", "beta"} (start value 0, the paper's), the log standard
+        deviations of the two layers, and whose latent is {"w": (num_hidden, d),
+        "v": (num_classes, num_hidden)}, with `predictive_probability(x, images, labels)`.
+
+    >>> import jax.numpy as jnp
+    >>> from jalax import models
+    >>> images, labels = jnp.ones((3, 2, 2)), [0, 1, 1]
+    >>> model = models.neural_network(images, labels, num_hidden=5)
+    >>> model.latent["w"].shape, model.latent["v"].shape
+    ((5, 4), (2, 5))
+    >>> model.predictive_probability(model.latent, images, labels).tolist()
+    [0.5, 0.5, 0.5]
+    """
+    num_hidden = _checks.whole_number("num_hidden", num_hidden, at_least=1)
+    ndim = max(2, np.ndim(images))
+    hint = "Pass one row of features for each image."
+    checked = _checks.real_array("images", images, ndim=ndim, hint=hint)
+    flat = checked.reshape(checked.shape[0], -1)
+    if _checks.is_traced(labels):
+        raise TypeError("labels are traced: build the network outside of jit and vmap.")
+    classes = _checks.real_array("labels", labels, ndim=1, hint="Pass one class for each image.")
+    _checks.same_rows(images=flat, labels=classes)
+    num_classes = _check_classes(classes, num_classes)
+    data = _checks.to_jax({"images": flat, "labels": classes.astype(np.int32)})
+    latent = {
+        "w": jnp.zeros((num_hidden, flat.shape[1])),
+        "v": jnp.zeros((num_classes, num_hidden)),
+    }
+    theta = {"alpha": jnp.zeros(()), "beta": jnp.zeros(())}
+    return NeuralNetwork(_log_joint, latent=latent, data=data, theta=theta)
+
+
+def _check_classes(labels: np.ndarray, num_classes: int | None) -> int:
+    """The number of classes, once the labels agree with it."""
+    recode = "Recode them with labels = np.unique(labels, return_inverse=True)[1]."
+    found = np.unique(_checks.counts("labels", labels)).astype(int)
+    if num_classes is None:
+        if not np.array_equal(found, np.arange(found.size)):
+            raise ValueError(
+                f"labels must be the classes 0, 1, ... without a gap, found {found.tolist()[:12]}. "
+                + recode
+            )
+        num_classes = max(2, found.size)
+    num_classes = _checks.whole_number("num_classes", num_classes, at_least=2)
+    if found[-1] >= num_classes:
+        raise ValueError(
+            f"labels must lie below num_classes = {num_classes}, found {found[-1]}. {recode}"
+        )
+    return num_classes
