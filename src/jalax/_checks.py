@@ -120,13 +120,21 @@ def check_log_joint(model: Model, theta: Tree) -> None:
 
 
 def check_start(model: Model, theta: Tree, cloud: Cloud, num_steps: int) -> None:
-    value = _log_joint(model, theta, cloud.particles)
-    if is_concrete((value, cloud.log_weights)):
-        check_values(np.asarray(value), np.asarray(cloud.log_weights), num_steps)
+    seen = look(model, theta, cloud.particles)
+    if is_concrete((seen, cloud.log_weights)):
+        check_values(*seen, cloud.log_weights, num_steps)
 
 
-def check_values(value: np.ndarray, log_weights: np.ndarray, num_steps: int) -> None:
+@jax.jit
+def look(model: Model, theta: Tree, particles: Tree):
+    """log p of the start particles, and which of them have a finite gradient in x."""
+    visit = _model.evaluate(model, theta, particles)
+    return visit.log_joint, visit.alive
+
+
+def check_values(value: Any, alive: Any, log_weights: Any, num_steps: int) -> None:
     """Every start particle has a finite log p; float32 has the resolution for the weights."""
+    value, alive, log_weights = np.asarray(value), np.asarray(alive), np.asarray(log_weights)
     bad = ~np.isfinite(value)
     if bad.any():
         group, particle = np.argwhere(bad)[0]
@@ -136,6 +144,12 @@ def check_values(value: np.ndarray, log_weights: np.ndarray, num_steps: int) -> 
             f"{place}, {value[group, particle]}). -inf means a hard constraint, which breaks the "
             "weights: map the latent to an unconstrained scale; NaN or +inf: check the start "
             "particles, theta and the data for values outside the model's domain."
+        )
+    if not alive.all():
+        raise ValueError(
+            f"the gradient of log_joint in x is not finite at the start for {(~alive).sum()} of "
+            f"{alive.size} particles, though its value is: look for a square root or a norm at "
+            "zero, or a jnp.where whose other branch is not finite."
         )
     if np.any(np.isnan(log_weights)) or np.any(np.all(np.isneginf(log_weights), axis=-1)):
         raise ValueError("the start's log_weights have a NaN, or are all -inf in a group.")
@@ -155,9 +169,6 @@ def check_values(value: np.ndarray, log_weights: np.ndarray, num_steps: int) -> 
 def is_concrete(tree: Tree) -> bool:
     """No tracer inside: the numbers can be looked at (the caller may itself be traced)."""
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
-
-
-_log_joint = jax.jit(_model.log_joint)
 
 
 def check_projection(algorithm: Algorithm, theta: Tree) -> None:

@@ -235,8 +235,6 @@ def _append(run: Run, chunk: _loop.Chunk, done: np.ndarray) -> None:
     """Bring the records of a chunk to the host; rows a stopped fit does not have are NaN."""
     run.state = chunk.state
     rows = int(done.max())
-    if rows == 0:
-        return
     if not run.many:
         run.records.append(jax.tree.map(lambda x: np.asarray(x)[:rows].copy(), chunk.records))
         return

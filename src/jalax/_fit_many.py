@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax import _checks, _loop, _model
+from jalax import _checks, _loop
 from jalax._callbacks import Callback, Run
 from jalax._checkpoint import checkpoint
 from jalax._fit import (
@@ -128,9 +128,9 @@ def fit_many(
         _check(_pick(inputs, leaf_axes, i), i)
     inputs = inputs._replace(theta=jax.tree.map(strong_float, theta))
 
-    states, log_joint, log_weights = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
+    states, seen = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
     for i in range(count):
-        _checks.check_values(np.asarray(log_joint[i]), np.asarray(log_weights[i]), num_steps)
+        _checks.check_values(*(array[i] for array in seen), num_steps)
     run = Run(
         key=key_run,
         model=inputs.model,
@@ -241,13 +241,13 @@ def _check(one: _Inputs, i: int) -> None:
 
 @partial(jax.jit, static_argnames=("axes", "num_particles"))
 def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
-    """First states, with log p and log-weights of their particles for the checks."""
+    """First states, with what the checks want to see of their particles."""
 
     def begin(key, inputs: _Inputs):
         cloud = inputs.start(key, inputs.model, inputs.theta, num_particles)
         state = inputs.algorithm.init(key, inputs.model, inputs.theta, cloud)
-        value = _model.log_joint(inputs.model, inputs.theta, cloud.particles)
-        return state, value, cloud.log_weights
+        seen = _checks.look(inputs.model, inputs.theta, cloud.particles)
+        return state, (*seen, cloud.log_weights)
 
     in_axes = jax.tree.structure(inputs).unflatten(axes)
     return jax.vmap(begin, in_axes=(0, in_axes))(keys, inputs)
