@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import algorithms as table
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import algorithms as table
 import jalax
 from jalax import _fit, _loop
 from jalax._checks import prepare_theta

@@ -6,12 +6,12 @@ by line with two alphas a step and nothing cached. Only the random numbers are s
 
 from __future__ import annotations
 
-import algorithms as table
 import jax
 import numpy as np
 import optax
 import pytest
 
+import algorithms as table
 import jalax
 from jalax import _tree
 

@@ -63,9 +63,7 @@ class MovingGaussian:
     def replicate(self, key, options):
         key_start, key = jax.random.split(key)
         x = jax.random.normal(key_start, (self.n, self.d)) * self.scales
-        out = jalax.transport(
-            self.log_density, self.path, x, key=key, step_size=self.h, **options
-        )
+        out = jalax.transport(self.log_density, self.path, x, key=key, step_size=self.h, **options)
         centred = out.particles[:, 0] - self.path["m"][-1]
         f = {"x": out.particles[:, 0], "(x - m)^2": centred**2}
         means = {name: jnp.sum(out.weights * value) for name, value in f.items()}
@@ -148,7 +146,9 @@ def run_grouped(below=0.95, num_particles=30):
         key_start, key = jax.random.split(key)
         xi = jax.random.normal(key_start, (3, num_particles))
         x = (Y[:, None] + THETA_PATH[0]) / 2 + jnp.sqrt(0.5) * xi
-        state = algorithm.init(key, model, jnp.asarray(THETA_PATH[0]), Cloud(x, jnp.zeros_like(x), log_z0))
+        state = algorithm.init(
+            key, model, jnp.asarray(THETA_PATH[0]), Cloud(x, jnp.zeros_like(x), log_z0)
+        )
         keys = jax.random.split(key, len(THETA_PATH) - 1)
         state, info = jax.lax.scan(lambda s, k: algorithm.step(k, model, s), state, keys)
         w = _weights.normalise(state.log_weights)

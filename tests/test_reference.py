@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from scipy.optimize import minimize
+import step_size
+from step_size import exact_posterior_start, regression_data
 
 import jalax
 from jalax import models
@@ -16,32 +17,6 @@ from jalax._options import canonical
 from jalax._types import Cloud
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-
-def regression_data(seed, num_rows, num_columns=8):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(num_rows, num_columns))
-    w = rng.normal(size=num_columns)
-    return X, X @ w + rng.normal(size=num_rows)
-
-
-def exact_posterior_start(model):
-    """Draws of the exact posterior, whose importance weights are all equal to Z_0."""
-
-    def sample(key, theta, data):
-        return model.replace(data=data).exact_posterior(theta).sample(key, 1)[0]
-
-    def log_density(theta, x, data):
-        return model.replace(data=data).exact_posterior(theta).log_density(x)
-
-    return jalax.FromSampler(sample, log_density)
-
-
-def ml_ii(model, theta):
-    """The exact maximiser of the marginal likelihood, by L-BFGS-B."""
-    value = jax.jit(jax.value_and_grad(lambda t: -model.exact_log_evidence(t)))
-    found = minimize(lambda t: [np.asarray(v) for v in value(t)], theta, jac=True, tol=1e-12)
-    return found.x
 
 
 def test_gaussian_regression_in_the_papers_setting():
@@ -94,34 +69,8 @@ def test_hierarchical_normal(name, precision):
     assert abs(float(fit.theta_average(last=0.25)) - y.mean()) < 0.05
 
 
-def step_size_errors(fractions=(0.1, 0.4, 0.8), num_particles=300, num_steps=1500):
-    """Distance of theta (tail average) from ML-II, for PGD and JALA-EM, by step size."""
-    X, y = regression_data(3, 30)
-    model = models.gaussian_regression(X, y)
-    exact = ml_ii(model, np.zeros(2))
-    # The largest step at which Langevin is stable: 2 / (largest curvature of U in x).
-    curvature = np.linalg.eigvalsh(X.T @ X).max() * np.exp(-exact[0]) + np.exp(exact[1])
-    sizes = np.array(fractions) / curvature
-    common = {
-        "key": jax.random.key(4),
-        "axes": {"step_size": 0},
-        "start": exact_posterior_start(model),
-        "num_particles": num_particles,
-        "num_steps": num_steps,
-    }
-    pgd = jalax.fit_many(model, exact, algorithm=jalax.PGD(step_size=sizes), **common)
-    jala = jalax.fit_many(
-        model,
-        exact,
-        algorithm=jalax.JALAEM(step_size=sizes, optimizer=optax.sgd(0.02), resample_below=0.5),
-        **common,
-    )
-    error = lambda fit: np.abs(fit.theta_average(last=0.8) - exact).max()  # noqa: E731
-    return sizes, np.array([error(f) for f in pgd]), np.array([error(f) for f in jala])
-
-
 def test_pgds_error_grows_with_its_step_size_and_jala_ems_does_not():
-    _, pgd, jala = step_size_errors()
+    _, pgd, jala = step_size.errors((0.1, 0.4, 0.8))
     assert np.all(np.diff(pgd) > 0)
     assert pgd[-1] > 5 * pgd[0]
     assert jala.max() < 0.2 * pgd[-1]

@@ -92,7 +92,7 @@ def _identity(run: Run) -> dict:
     run.identity = {
         "model": type(run.model).__name__,
         "algorithm": type(run.algorithm).__name__,
-        "numbers": _store.paths(run.algorithm) + [_store.fingerprint(run.algorithm)],
+        "numbers": [*_store.paths(run.algorithm), _store.fingerprint(run.algorithm)],
         "data": _store.fingerprint(run.model.data),
         "key": [str(jax.random.key_impl(run.key)), key],
         "state_paths": _store.paths(run.state),
@@ -140,9 +140,7 @@ def flatten_state(state: State, arrays: dict[str, np.ndarray]) -> list[str]:
     return names
 
 
-def unflatten_state(
-    names: list[str], arrays: dict[str, np.ndarray], like: State, source
-) -> State:
+def unflatten_state(names: list[str], arrays: dict[str, np.ndarray], like: State, source) -> State:
     """The saved leaves in the structure of `like`, a state (or its shapes) of the same fit."""
     expected = [
         "state" + jax.tree_util.keystr(path)

@@ -120,9 +120,9 @@ def check_log_joint(model: Model, theta: Tree) -> None:
 
 
 def check_start(model: Model, theta: Tree, cloud: Cloud, num_steps: int) -> None:
-    seen = look(model, theta, cloud.particles)
-    if is_concrete((seen, cloud.log_weights)):
-        check_values(*seen, cloud.log_weights, num_steps)
+    value, alive = look(model, theta, cloud.particles)
+    if is_concrete((value, cloud.log_weights)):
+        check_values(value, alive, cloud.log_weights, num_steps)
 
 
 @jax.jit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -75,15 +76,15 @@ def fit(
         begin, count = _prepare_start(start, model, algorithm, num_particles)
         cloud = _draw(key_start, begin, model, theta, count)
         _checks.check_start(model, theta, cloud, num_steps)
-        state = _init(key_start, algorithm, model, theta, cloud)
+        first = _init(key_start, algorithm, model, theta, cloud)
     else:
-        state = _continued(state, algorithm, model, theta)
+        first = _continued(state, algorithm, model, theta)
     run = Run(
         key=key_run,
         model=model,
         algorithm=algorithm,
-        state=state,
-        first_step=int(state.step),
+        state=first,
+        first_step=int(first.step),
         num_steps=num_steps,
     )
     for callback in callbacks:
@@ -100,8 +101,7 @@ def _prepare(algorithm: Algorithm | None) -> Algorithm:
     algorithm = JALAEM() if algorithm is None else algorithm
     if isinstance(algorithm, type) or not hasattr(algorithm, "step"):
         raise TypeError(
-            "algorithm must be an object such as jalax.JALAEM(step_size=...), got "
-            f"{algorithm!r}."
+            f"algorithm must be an object such as jalax.JALAEM(step_size=...), got {algorithm!r}."
         )
     return canonical(algorithm)
 
@@ -142,9 +142,7 @@ def _init(key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Cloud) ->
     return algorithm.init(key, model, theta, cloud)
 
 
-def _continued(
-    state: State | SavedState, algorithm: Algorithm, model: Model, theta: Tree
-) -> State:
+def _continued(state: State | SavedState, algorithm: Algorithm, model: Model, theta: Tree) -> State:
     """The state a fit goes on from, once its structure is that of this algorithm and model."""
     if isinstance(state, SavedState):
         shape = state.arrays["state.log_weights"].shape
@@ -156,7 +154,7 @@ def _continued(
     particles = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((*shape, *x.shape), x.dtype), model.latent
     )
-    log_weights = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
+    log_weights: Any = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
     like = jax.eval_shape(
         _init, jax.random.key(0), algorithm, model, theta, Cloud(particles, log_weights, None)
     )
@@ -178,9 +176,7 @@ def _capacity(chunk_size: int) -> int:
     return max(128, 1 << (chunk_size - 1).bit_length())
 
 
-def _with_progress(
-    callbacks: Sequence[Callback], progress: Callback | None
-) -> Sequence[Callback]:
+def _with_progress(callbacks: Sequence[Callback], progress: Callback | None) -> Sequence[Callback]:
     if progress is None and any(isinstance(callback, progress_bar) for callback in callbacks):
         return callbacks
     return (progress_bar() if progress is None else progress, *callbacks)

@@ -130,7 +130,8 @@ def fit_many(
 
     states, seen = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
     for i in range(count):
-        _checks.check_values(*(array[i] for array in seen), num_steps)
+        value, alive, log_weights = (array[i] for array in seen)
+        _checks.check_values(value, alive, log_weights, num_steps)
     run = Run(
         key=key_run,
         model=inputs.model,
@@ -211,7 +212,9 @@ def _count(inputs: _Inputs, axes: list[int | None], num_fits: int | None, key: A
         if axis == 0:
             name = jax.tree_util.keystr(path)
             if jnp.ndim(leaf) == 0:
-                raise ValueError(f"axes says that {name} leads with the fit axis, but it is a scalar.")
+                raise ValueError(
+                    f"axes says that {name} leads with the fit axis, but it is a scalar."
+                )
             sizes[name] = jnp.shape(leaf)[0]
     if not sizes:
         raise ValueError("how many fits? Pass num_fits=, an array of keys, or axes=.")

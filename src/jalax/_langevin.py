@@ -50,9 +50,7 @@ def as_preconditioner(model: Model, value: Any) -> Preconditioner:
     if isinstance(value, jax.Array) and value.shape in ((size, size), (groups, size, size)):
         matrix = value.reshape((-1, size, size))
         return Dense(matrix, jnp.linalg.cholesky(matrix))
-    shared = jax.tree.map(
-        lambda p, x: p.reshape((-1, 1, *jnp.shape(x))), value, model.latent
-    )
+    shared = jax.tree.map(lambda p, x: p.reshape((-1, 1, *jnp.shape(x))), value, model.latent)
     return Diagonal(shared)
 
 

@@ -21,9 +21,7 @@ from jalax._types import Algorithm, State
 
 # Inlined and cached: the loop asks for the shapes of a step, then takes it, and the
 # algorithm is traced once.
-_step = jax.jit(
-    lambda key, algorithm, model, state: algorithm.step(key, model, state), inline=True
-)
+_step = jax.jit(lambda key, algorithm, model, state: algorithm.step(key, model, state), inline=True)
 
 
 class Chunk(NamedTuple):
@@ -39,9 +37,7 @@ def is_healthy(state: State) -> Bool[Array, ""]:
     return jnp.all(theta) & jnp.all(jnp.any(jnp.isfinite(state.log_weights), axis=-1))
 
 
-def chunk(
-    key, algorithm: Algorithm, model: Model, state: State, length, capacity: int
-) -> Chunk:
+def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacity: int) -> Chunk:
     """Up to `length` steps from `state`, fewer if one fails."""
 
     def record(state: State, info) -> dict[str, Tree]:

@@ -198,9 +198,7 @@ def weigh(
         heaviest = jnp.broadcast_to(
             jnp.argmax(log_weights, axis=-1, keepdims=True), log_weights.shape
         )
-        moved = _tree.select(
-            visit.alive, visit.particles, _tree.gather(visit.particles, heaviest)
-        )
+        moved = _tree.select(visit.alive, visit.particles, _tree.gather(visit.particles, heaviest))
         again = evaluate(model, theta, moved)
         grad_theta, _ = again.pull(weights)
         return moved, Point(again.log_joint, again.grad_x, grad_theta)

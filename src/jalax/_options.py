@@ -52,6 +52,13 @@ class Schedule:
         return f"Schedule({self.function!r}, {self.parameters})"
 
 
+def as_schedule(number: Any) -> Any:
+    """A function of the step becomes a `Schedule`, a number a strongly typed array."""
+    if callable(number) and not isinstance(number, Schedule):
+        return Schedule(number)
+    return jax.tree.map(strong_float, number)
+
+
 def value_at(number: Any, step) -> Any:
     """A constant, or a schedule at this step."""
     return number(step) if isinstance(number, Schedule) else number
@@ -145,10 +152,8 @@ def canonical(algorithm: Any) -> Any:
             changes[field.name] = Static.of(value) if callable(value) else value
         elif field.name == "optimizer":
             changes[field.name] = jax.tree.map(strong_float, as_optimizer(value))
-        elif callable(value) and not isinstance(value, Schedule):
-            changes[field.name] = Schedule(value)
         else:
-            changes[field.name] = jax.tree.map(strong_float, value)
+            changes[field.name] = as_schedule(value)
     return dataclasses.replace(algorithm, **changes)
 
 

@@ -60,7 +60,7 @@ class Weighted(NamedTuple):
 def resample_low(
     key: Key[Array, ""],
     scheme: Callable,
-    resample_below: Float[Array, ""],
+    resample_below: float | Float[Array, ""],
     cloud: Weighted,
 ) -> tuple[Weighted, Bool[Array, ""]]:
     r"""Resample the groups with ESS below a fraction of N; the rest stay as they are.

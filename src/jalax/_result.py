@@ -137,7 +137,9 @@ class FitResult:
         lines.append("  " + self._evidence_line())
         if rows:
             ess, dead = float(jnp.min(self.ess)), int(self.history["dead"].sum())
-            lines.append(f"  {'ess':<24} {ess:.1f} of {shape[-1]}" + (f", {dead} died" * (dead > 0)))
+            lines.append(
+                f"  {'ess':<24} {ess:.1f} of {shape[-1]}" + (f", {dead} died" * (dead > 0))
+            )
         return "\n".join(lines)
 
     def _evidence_line(self) -> str:

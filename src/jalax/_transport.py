@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jalax import _checks, _langevin, _tree, _weights
 from jalax._model import Model, Point, evaluate, weigh
-from jalax._options import Schedule, require_positive, strong_float, value_at
+from jalax._options import Schedule, as_schedule, require_positive, strong_float, value_at
 from jalax._resampling import Weighted, resample_low, systematic
 from jalax._starts.given import Given
 from jalax._static import Static
@@ -94,8 +94,8 @@ def transport(
         data=jax.tree.map(lambda leaf: leaf[0], schedule),
     )
     _checks.check_log_joint(model, ())
-    step_size = Schedule(step_size) if callable(step_size) else strong_float(step_size)
-    require_positive("step_size", step_size)
+    size: Any = as_schedule(step_size)
+    require_positive("step_size", size)
     preconditioner = jax.tree.map(strong_float, preconditioner)
     _langevin.check_preconditioner(model, preconditioner)
     given = Given(particles, log_weights)
@@ -108,7 +108,7 @@ def transport(
         schedule,
         cloud.particles,
         cloud.log_weights,
-        step_size,
+        size,
         preconditioner,
         strong_float(resample_below),
         scheme=Static.of(resample),
@@ -152,7 +152,8 @@ def _transport(
         )
         record = _record(weighted, visit.alive)
         cloud, resampled = resample_low(key_resample, scheme, resample_below, weighted)
-        return (cloud, Point(*cloud.cached, ())), (*record, resampled)
+        log_joint, grad_x = cloud.cached
+        return (cloud, Point(log_joint, grad_x, ())), (*record, resampled)
 
     first = evaluate(model, (), particles)
     log_weights = log_weights.astype(first.log_joint.dtype)

@@ -16,7 +16,7 @@ Tree = Any
 def dot(a: Tree, b: Tree) -> Float[Array, "G N"]:
     """Inner product of two particle trees: one number a particle."""
     products = jax.tree.map(
-        lambda x, y: jnp.sum((x * y).reshape(x.shape[:2] + (-1,)), axis=-1), a, b
+        lambda x, y: jnp.sum((x * y).reshape((*x.shape[:2], -1)), axis=-1), a, b
     )
     return sum(jax.tree.leaves(products))
 
@@ -24,7 +24,7 @@ def dot(a: Tree, b: Tree) -> Float[Array, "G N"]:
 def all_finite(tree: Tree) -> Bool[Array, "G N"]:
     """Which particles have nothing but finite entries."""
     finite = [
-        jnp.all(jnp.isfinite(leaf).reshape(leaf.shape[:2] + (-1,)), axis=-1)
+        jnp.all(jnp.isfinite(leaf).reshape((*leaf.shape[:2], -1)), axis=-1)
         for leaf in jax.tree.leaves(tree)
     ]
     return jnp.stack(finite).all(axis=0)
@@ -58,7 +58,7 @@ def normal_like(key, tree: Tree) -> Tree:
 
 def ravel_particles(tree: Tree) -> Float[Array, "G N D"]:
     """Each particle as one vector, leaves in the order of jax.tree.leaves."""
-    leaves = [leaf.reshape(leaf.shape[:2] + (-1,)) for leaf in jax.tree.leaves(tree)]
+    leaves = [leaf.reshape((*leaf.shape[:2], -1)) for leaf in jax.tree.leaves(tree)]
     return jnp.concatenate(leaves, axis=-1)
 
 

@@ -30,8 +30,6 @@ def effective_sample_size(weights: Float[Array, "... N"]) -> Float[Array, "..."]
     return jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)
 
 
-def log_evidence(
-    base: Float[Array, " G"], log_weights: Float[Array, "G N"]
-) -> Float[Array, ""]:
+def log_evidence(base: Float[Array, " G"], log_weights: Float[Array, "G N"]) -> Float[Array, ""]:
     """log Z_k = sum over groups of log Z_(last resampling) + log mean e^{A_k}."""
     return jnp.sum(base + log_mean_exp(log_weights))

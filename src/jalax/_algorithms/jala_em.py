@@ -120,7 +120,8 @@ class JALAEM:
                 particles, (point.log_joint, point.grad_x), log_weights, state.log_evidence_base
             ),
         )
-        point = Point(*cloud.cached, point.grad_theta)
+        log_joint, grad_x = cloud.cached
+        point = Point(log_joint, grad_x, point.grad_theta)
 
         weights = _weights.normalise(log_weights)
         info = Info(

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jalax import _model, _tree, _weights
 from jalax._model import GroupedModel, Model
+from jalax._static import Static
 from jalax._tree import Tree
 from jalax._types import Cloud
 
@@ -58,7 +59,7 @@ class FromSampler:
             return Cloud(particles, jnp.zeros((model.num_groups, num_particles), dtype), None)
 
         reference = model.replace()
-        reference.log_joint = self.log_density
+        reference.log_joint = Static.of(self.log_density)
         log_q = _model.log_joint(reference, theta, particles)
         log_weights = _model.log_joint(model, theta, particles) - log_q
         return Cloud(particles, log_weights, _weights.log_mean_exp(log_weights))

@@ -30,7 +30,7 @@ def run(out: Path, seed: int) -> None:
         f"Wisconsin breast cancer: {len(train.labels)} rows to fit, {len(test.labels)} held out"
     )
     fits = compare(train, key_train, ("JALA-EM", "PGD", "SOUL"))
-    table = Table("algorithm", "theta", "log evidence", "held-out lppd", "steps", "seconds")
+    table = Table("algorithm", "theta", "log evidence", "held-out lppd", "steps", "seconds*")
     for name, result in fits.items():
         evidence = f"{result.path_log_evidence:.2f}" if name == "JALA-EM" else "none"
         table.add_row(
@@ -42,6 +42,7 @@ def run(out: Path, seed: int) -> None:
             f"{result.seconds:.1f}",
         )
     console.print(table)
+    console.print("* once compiled; all from the same start, tempered from the prior by JALA")
 
     whole = compare(data, key_whole, ("JALA-EM",))["JALA-EM"]
     console.print(
@@ -67,7 +68,7 @@ def compare(data: Any, key: jax.Array, names: tuple[str, ...]) -> dict[str, jala
     gamma = 0.99 / float(jnp.linalg.eigvalsh(bound)[-1])
     key_start, key_fit = jax.random.split(key)
     start = tempered_start(model, preconditioner, key_start)
-    algorithms = {
+    algorithms: dict[str, tuple[Any, int]] = {
         "JALA-EM": (
             jalax.JALAEM(
                 step_size=1.0,
@@ -76,23 +77,29 @@ def compare(data: Any, key: jax.Array, names: tuple[str, ...]) -> dict[str, jala
             ),
             300,
         ),
-        "PGD": (jalax.PGD(step_size=2 * gamma), 1500),
+        "PGD": (jalax.PGD(step_size=2 * gamma), 1000),
         "SOUL": (
             jalax.SOUL(step_size=2 * gamma, optimizer=jalax.Optax(optax.sgd, learning_rate=0.1)),
             100,
         ),
     }
-    return {
-        name: jalax.fit(
+
+    def fit(name: str, num_steps: int, **options) -> jalax.FitResult:
+        return jalax.fit(
             model,
             THETA_0,
             key=key_fit,
             algorithm=algorithms[name][0],
             start=start,
-            num_steps=algorithms[name][1],
+            num_steps=num_steps,
+            **options,
         )
-        for name in names
-    }
+
+    fits = {}
+    for name in names:
+        fit(name, 1, progress=jalax.Callback())  # compiles, so that the seconds compare the work
+        fits[name] = fit(name, algorithms[name][1])
+    return fits
 
 
 def tempered_start(model: jalax.Model, preconditioner: jax.Array, key: jax.Array) -> jalax.Given:
@@ -137,7 +144,7 @@ def draw(fits: dict[str, jalax.FitResult], path: Path) -> None:
     for name, result in fits.items():
         theta = result.history["theta"]
         left.plot(np.linspace(0, result.seconds, len(theta)), theta, label=name, lw=1.2)
-    left.set(xlabel="seconds (compilation included)", ylabel=r"$\theta_k$", title="parameter")
+    left.set(xlabel="seconds, once compiled", ylabel=r"$\theta_k$", title="parameter")
     left.legend(frameon=False)
     jala = fits["JALA-EM"].history
     middle.plot(jala["ess"] / NUM_PARTICLES, lw=1.2)
