@@ -131,33 +131,64 @@ def test_one_key_is_split_over_the_fits(x64):
     np.testing.assert_array_equal(many.theta, same.theta)
 
 
-def test_groups_samplers_and_trees_mapped_leaf_by_leaf(x64):
+@pytest.fixture(scope="module")
+def mixed():
+    """Groups, constraints, and trees mapped leaf by leaf: many, alone, and run.theta."""
+
+    def split(theta):
+        return {"m": theta["v"][0], "s": jnp.exp(theta["v"][1]), "fixed": theta["fixed"]}
+
     def tree_joint(theta, x, data):
-        return log_joint(theta["m"], x, data["y"]) * jnp.exp(theta["s"]) - data["w"] * x[0] ** 2
+        prior = -0.5 * jnp.sum((x - theta["m"]) ** 2) - theta["s"] ** 2 - theta["fixed"] ** 2
+        return prior - data["w"] * jnp.sum((data["y"] - x) ** 2)
 
-    def prior(key, theta, data):
-        return theta["m"] + data["y"] + jax.random.normal(key, (3,))
-
-    y, w = RNG.normal(size=(3, 2, 3)), np.array([0.1, 0.2])  # fit, group, latent; group
-    shared = {
-        "algorithm": jalax.PGD(step_size=0.02),
-        "start": jalax.FromSampler(prior),
-        "num_particles": 6,
-    }
-    grouped = jalax.GroupedModel(tree_joint, jnp.zeros(3), data={"y": y[0], "w": w})
-    many = jalax.fit_many(
-        **arguments(
-            model=grouped.replace(data={"y": y, "w": w}),
-            theta={"m": THETAS, "s": 0.1},
-            axes={"theta": {"m": 0, "s": None}, "data": {"y": 0, "w": None}},
-            **shared,
+    with jax.enable_x64(True):
+        y, w = RNG.normal(size=(3, 2, 3)), np.array([0.1, 0.2])  # fit, group, latent; group
+        thetas, seen = RNG.normal(size=(3, 2)), []
+        grouped = jalax.GroupedModel(
+            tree_joint, jnp.zeros(3), data={"y": y[0], "w": w}, constrain=split
         )
-    )
+        options = {
+            "algorithm": jalax.PGD(step_size=0.02),
+            "start": jalax.Given(RNG.normal(size=(2, 6, 3))),
+        }
+        many = jalax.fit_many(
+            **arguments(
+                model=grouped.replace(data={"y": y, "w": w}),
+                theta={"v": thetas, "fixed": 0.1},
+                axes={"theta": {"v": 0, "fixed": None}, "data": {"y": 0, "w": None}},
+                callbacks=[jalax.stop_when(lambda run: seen.append(run.theta))],
+                **options,
+            )
+        )
+        alone = [
+            jalax.fit(
+                **arguments(
+                    model=grouped.replace(data={"y": y[i], "w": w}),
+                    theta={"v": thetas[i], "fixed": 0.1},
+                    key=KEYS[i],
+                    **options,
+                )
+            )
+            for i in range(3)
+        ]
+    return many, alone, seen
+
+
+def test_groups_and_trees_mapped_leaf_by_leaf(mixed):
+    many, alone, _ = mixed
     for i in range(3):
-        one, theta = grouped.replace(data={"y": y[i], "w": w}), {"m": THETAS[i], "s": 0.1}
-        assert_close(many[i], jalax.fit(**arguments(model=one, theta=theta, key=KEYS[i], **shared)))
+        assert_close(many[i], alone[i])
     assert many[0].particles.shape == (2, 6, 3)
+    assert many.theta["s"].shape == (3,)
+    assert len(set(many.theta["m"].tolist())) == 3
     assert np.isnan(many.path_log_evidence).all()  # PGD has none
+
+
+def test_callbacks_see_the_constrained_theta_of_each_fit(mixed):
+    many, _, seen = mixed
+    for name in ("m", "s", "fixed"):
+        np.testing.assert_allclose(seen[-1][name], many.theta[name], rtol=1e-12)
 
 
 def test_the_chunk_size_does_not_matter(x64):
@@ -220,27 +251,6 @@ def test_callbacks_see_all_fits(x64):
     assert many.status == ["stopped"] * 3
     assert [result.message for result in many] == ["enough"] * 3
     assert [len(result.history["ess"]) for result in many] == [10] * 3
-
-
-def test_callbacks_see_the_constrained_theta_of_each_fit(x64):
-    def split(theta):
-        return {"m": theta[0], "s": jnp.exp(theta[1])}
-
-    def scaled(theta, x, data):
-        return log_joint(theta["m"], x, data) - theta["s"] ** 2
-
-    seen = []
-    many = jalax.fit_many(
-        **arguments(
-            model=jalax.Model(scaled, jnp.zeros(3), Y, constrain=split),
-            theta=jnp.array([0.1, 0.2]),
-            algorithm=jalax.PGD(step_size=0.05),
-            callbacks=[jalax.stop_when(lambda run: seen.append(run.theta))],
-        )
-    )
-    assert many.theta["s"].shape == (3,)
-    np.testing.assert_array_equal(seen[-1]["m"], many.theta["m"])
-    np.testing.assert_array_equal(seen[-1]["s"], many.theta["s"])
 
 
 def test_results_are_a_sequence(x64):

@@ -8,10 +8,13 @@ from jalax._algorithms.pgd import PGD as PGD
 from jalax._algorithms.sfla import SFLA as SFLA
 from jalax._algorithms.soul import SOUL as SOUL
 from jalax._callbacks import Callback as Callback
+from jalax._callbacks import Stop as Stop
 from jalax._callbacks import progress_bar as progress_bar
 from jalax._callbacks import stop_when as stop_when
 from jalax._callbacks import time_limit as time_limit
 from jalax._checkpoint import checkpoint as checkpoint
+from jalax._evidence import Evidence as Evidence
+from jalax._evidence import log_evidence as log_evidence
 from jalax._fit import fit as fit
 from jalax._fit_many import FitResults as FitResults
 from jalax._fit_many import fit_many as fit_many
@@ -19,6 +22,8 @@ from jalax._model import GroupedModel as GroupedModel
 from jalax._model import Model as Model
 from jalax._options import Optax as Optax
 from jalax._options import Schedule as Schedule
+from jalax._reference import AtMode as AtMode
+from jalax._reference import Modes as Modes
 from jalax._resampling import multinomial as multinomial
 from jalax._resampling import residual as residual
 from jalax._resampling import stratified as stratified
@@ -27,6 +32,12 @@ from jalax._result import FitResult as FitResult
 from jalax._result import load as load
 from jalax._starts.from_sampler import FromSampler as FromSampler
 from jalax._starts.given import Given as Given
+from jalax._starts.importance import Importance as Importance
+from jalax._starts.importance import Laplace as Laplace
+from jalax._starts.tempered import Tempered as Tempered
+from jalax._starts.ula import ULA as ULA
+from jalax._tempering import JALA as JALA
+from jalax._tempering import MALA as MALA
 from jalax._transport import Transport as Transport
 from jalax._transport import transport as transport
 from jalax._types import Info as Info

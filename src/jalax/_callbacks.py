@@ -58,7 +58,8 @@ class Run:
 
     @property
     def theta(self) -> Tree:
-        return self.model.constrained(self.state.theta)
+        constrain = jax.vmap(self.model.constrained) if self.many else self.model.constrained
+        return constrain(self.state.theta)
 
     @property
     def history(self) -> dict[str, Any]:
@@ -70,8 +71,8 @@ class Run:
         return self.records[0] if self.records else {}
 
     def latest(self, name: str) -> np.ndarray:
-        """The last row of one record."""
-        return self.records[-1][name][..., -1]
+        """The last row of one record; empty if there is none yet."""
+        return self.history[name][..., -1:]
 
 
 class Callback:
@@ -83,10 +84,6 @@ class Callback:
 
     def end(self, run: Run) -> None:
         pass
-
-    def steps_until_due(self, run: Run) -> int | None:
-        """The longest chunk this callback can wait for."""
-        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +97,9 @@ class stop_when(Callback):
 
     def after_chunk(self, run: Run) -> Stop | None:
         answer = self.fn(run)
-        if isinstance(answer, str):
-            return Stop(Status.STOPPED, answer)
-        return Stop(Status.STOPPED, "stop_when held") if bool(answer) else None
+        if not answer:
+            return None
+        return Stop(Status.STOPPED, answer if isinstance(answer, str) else "stop_when held")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +155,8 @@ def progress_line(run: Run) -> str:
     flat = np.concatenate([_over_fits(leaf, axis).ravel() for leaf in theta])
     shown = " ".join(f"{value:.4g}" for value in flat[:3]) + (" ..." if flat.size > 3 else "")
     parts = [f"theta {shown}"]
+    if run.latest("ess").size == 0:  # the very first step failed
+        return parts[0]
     if run.algorithm.gives_evidence:
         relative = np.any(np.asarray(run.state.memory.relative))
         name = "log Z/Z0" if relative else "logz"

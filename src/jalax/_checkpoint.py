@@ -9,6 +9,7 @@ import dataclasses
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,9 @@ import numpy as np
 
 from jalax import _model, _store
 from jalax._callbacks import Callback, Run, Stop
+from jalax._checks import check_count
+from jalax._options import Optax, Schedule
+from jalax._static import Static
 from jalax._store import FileError
 from jalax._types import State
 
@@ -30,6 +34,9 @@ class checkpoint(Callback):
 
     path: str | os.PathLike
     every: int = 1000
+
+    def __post_init__(self):
+        check_count("checkpoint's every", self.every)
 
     def steps_until_due(self, run: Run) -> int:
         return self.every - run.step % self.every
@@ -92,12 +99,31 @@ def _identity(run: Run) -> dict:
     run.identity = {
         "model": type(run.model).__name__,
         "algorithm": type(run.algorithm).__name__,
-        "numbers": [*_store.paths(run.algorithm), _store.fingerprint(run.algorithm)],
+        "numbers": [*_store.paths(run.algorithm), *_options(run.algorithm)],
         "data": _store.fingerprint(run.model.data),
         "key": [str(jax.random.key_impl(run.key)), key],
         "state_paths": _store.paths(run.state),
     }
     return run.identity
+
+
+def _options(algorithm: Any) -> list[str]:
+    """The numbers of an algorithm and of the functions in it, as digests."""
+    functions = []
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if isinstance(value, Optax):
+            functions += [
+                value.factory.fingerprint(),
+                Static(lambda v=value.others: v).fingerprint(),
+            ]
+        elif isinstance(value, Schedule):
+            functions.append(value.function.fingerprint())
+        elif isinstance(value, Static):
+            functions.append(value.fingerprint())
+        elif field.metadata.get("static"):
+            functions.append(repr(value))
+    return [_store.fingerprint(jax.tree.leaves(algorithm)), *functions]
 
 
 def _save(path, run: Run) -> None:
@@ -122,8 +148,8 @@ _log_joint = jax.jit(_model.log_joint)
 def _check_log_joint(path, run: Run, saved: np.ndarray) -> None:
     """The same function of the same data gives the same log p at the saved particles."""
     now = np.asarray(_log_joint(run.model, run.state.theta, run.state.particles))
-    tolerance = 1e-4 if saved.dtype == np.float32 else 1e-8
-    if now.shape != saved.shape or not np.allclose(now, saved, rtol=tolerance, atol=tolerance):
+    rtol, atol = (1e-5, 1e-3) if saved.dtype == np.float32 else (1e-10, 1e-8)
+    if now.shape != saved.shape or not np.allclose(now, saved, rtol=rtol, atol=atol):
         raise FileError(
             f"checkpoint {path} belongs to another model: its log_joint has other values at the "
             "saved particles. Remove the file, or give this fit another path."
@@ -146,6 +172,7 @@ def unflatten_state(names: list[str], arrays: dict[str, np.ndarray], like: State
         "state" + jax.tree_util.keystr(path)
         for path, _ in jax.tree_util.tree_leaves_with_path(like)
     ]
-    if names != expected:
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(like)]
+    if names != expected or shapes != [arrays[name].shape for name in names]:
         raise FileError(f"{source} holds the state of another algorithm or model.")
     return jax.tree.structure(like).unflatten([jnp.asarray(arrays[name]) for name in names])

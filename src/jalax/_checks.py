@@ -39,8 +39,7 @@ def prepare_model(model: Any) -> Model:
         )
     latent = jax.tree_util.tree_map_with_path(_float_leaf("latent"), model.latent)
     data = jax.tree_util.tree_map_with_path(_data_leaf, model.data)
-    theta = model.theta
-    return model.replace(latent=latent, data=data, theta=theta)
+    return model.refreshed().replace(latent=latent, data=data)
 
 
 def prepare_theta(theta: Tree, model: Model) -> Tree:
@@ -85,7 +84,7 @@ def _data_leaf(path, leaf):
             f"{where} is not numeric ({type(leaf).__name__}, {given.dtype}): data is traced, so it "
             "must hold arrays; put settings into the log_joint function itself."
         )
-    array = jnp.asarray(leaf)
+    array = jnp.asarray(given)
     narrowed = given.dtype.kind in "iu" and array.dtype != given.dtype
     if narrowed and given.size and np.any(np.asarray(array).astype(given.dtype) != given):
         raise ValueError(
@@ -119,10 +118,15 @@ def check_log_joint(model: Model, theta: Tree) -> None:
         raise ValueError(f"log_joint must return a float, got {out.dtype.name}.")
 
 
-def check_start(model: Model, theta: Tree, cloud: Cloud, num_steps: int) -> None:
+def check_start(
+    model: Model, theta: Tree, cloud: Cloud, num_steps: int, weighted: bool = True
+) -> None:
     value, alive = look(model, theta, cloud.particles)
     if is_concrete((value, cloud.log_weights)):
-        check_values(value, alive, cloud.log_weights, num_steps)
+        check_values(value, alive, cloud.log_weights, num_steps, weighted)
+        known = cloud.log_evidence is None or np.all(np.isfinite(np.asarray(cloud.log_evidence)))
+        if not known:
+            raise ValueError(f"the start's log_evidence is not finite: {cloud.log_evidence}.")
 
 
 @jax.jit
@@ -132,7 +136,7 @@ def look(model: Model, theta: Tree, particles: Tree):
     return visit.log_joint, visit.alive
 
 
-def check_values(value: Any, alive: Any, log_weights: Any, num_steps: int) -> None:
+def check_values(value: Any, alive: Any, log_weights: Any, num_steps: int, weighted: bool) -> None:
     """Every start particle has a finite log p; float32 has the resolution for the weights."""
     value, alive, log_weights = np.asarray(value), np.asarray(alive), np.asarray(log_weights)
     bad = ~np.isfinite(value)
@@ -153,7 +157,7 @@ def check_values(value: Any, alive: Any, log_weights: Any, num_steps: int) -> No
         )
     if np.any(np.isnan(log_weights)) or np.any(np.all(np.isneginf(log_weights), axis=-1)):
         raise ValueError("the start's log_weights have a NaN, or are all -inf in a group.")
-    if value.dtype == np.float32:
+    if weighted and value.dtype == np.float32:
         # Each increment is a difference of two log-densities, rounded to their last digit.
         largest = np.abs(value).max()
         noise = np.finfo(np.float32).eps * largest * np.sqrt(num_steps)
@@ -182,6 +186,12 @@ def check_projection(algorithm: Algorithm, theta: Tree) -> None:
     for (path, a), b in zip(
         jax.tree_util.tree_leaves_with_path(theta), jax.tree.leaves(inside), strict=True
     ):
+        if jnp.shape(a) != jnp.shape(b):
+            name = "theta" + jax.tree_util.keystr(path)
+            raise ValueError(
+                f"project must return a tree like theta; {name} has shape {jnp.shape(a)}, and "
+                f"project returned {jnp.shape(b)}."
+            )
         if not bool(jnp.allclose(a, b)):
             name = "theta" + jax.tree_util.keystr(path)
             raise ValueError(

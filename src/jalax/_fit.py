@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from jalax import _checks, _loop, _weights
 from jalax._algorithms.jala_em import JALAEM
-from jalax._callbacks import Callback, Run, progress_bar
+from jalax._callbacks import Callback, Run, Stop, progress_bar
 from jalax._checkpoint import checkpoint, unflatten_state
 from jalax._model import GroupedModel, Model
 from jalax._options import canonical
@@ -75,7 +76,7 @@ def fit(
         _checks.check_projection(algorithm, theta)
         begin, count = _prepare_start(start, model, algorithm, num_particles)
         cloud = _draw(key_start, begin, model, theta, count)
-        _checks.check_start(model, theta, cloud, num_steps)
+        _checks.check_start(model, theta, cloud, num_steps, algorithm.gives_evidence)
         first = _init(key_start, algorithm, model, theta, cloud)
     else:
         first = _continued(state, algorithm, model, theta)
@@ -115,8 +116,11 @@ def _prepare_start(
             "start is missing: pass start=jalax.Given(particles) with particles of the posterior "
             "at theta_0, or start=jalax.FromSampler(fn)."
         )
-    if not callable(start) or isinstance(start, type):
-        raise TypeError(f"start must be an object such as jalax.Given(particles), got {start!r}.")
+    if not dataclasses.is_dataclass(start) or isinstance(start, type):
+        raise TypeError(
+            "start must be an object such as jalax.Given(particles) or jalax.FromSampler(fn), got "
+            f"{start!r}."
+        )
     inner = getattr(algorithm, "num_inner", None)  # SOUL: the chain's states are the particles
     brought = start.count(model) if hasattr(start, "count") else None
     counts = {
@@ -129,7 +133,9 @@ def _prepare_start(
         found = ", ".join(f"{name} = {n}" for name, n in given.items())
         raise ValueError(f"the number of particles is given more than once: {found}.")
     count = next(iter(given.values()), 100)
-    return canonical(start), _checks.check_count("num_particles", count, algorithm.min_particles)
+    return canonical(start, jnp.asarray), _checks.check_count(
+        "num_particles", count, algorithm.min_particles
+    )
 
 
 @partial(jax.jit, static_argnames="num_particles")
@@ -200,8 +206,8 @@ def _drive(
             callback.begin(run)
             begun.append(callback)
         while running.any():
-            due = [callback.steps_until_due(run) for callback in callbacks]
-            length = min(chunk_size, run.last_step - run.step, *(d for d in due if d is not None))
+            due = [c.steps_until_due(run) for c in callbacks if isinstance(c, checkpoint)]
+            length = min(chunk_size, run.last_step - run.step, *due)
             lengths = np.where(running, length, 0).astype(np.int32)
             chunk = advance(run.state, lengths)
             healthy, done = np.asarray(chunk.healthy), np.asarray(chunk.length)
@@ -217,8 +223,10 @@ def _drive(
             if run.diverged.all():
                 return Status.DIVERGED, _advice(run)
             for stop in stops:
-                if stop is not None:
-                    return stop
+                if isinstance(stop, tuple):
+                    return Stop(*stop)
+                if stop:  # a callback of the user's that just says True, or why
+                    return Stop(Status.STOPPED, str(stop))
     except KeyboardInterrupt:
         return Status.INTERRUPTED, f"interrupted after step {run.step}"
     finally:

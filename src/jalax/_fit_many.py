@@ -104,6 +104,8 @@ def fit_many(
     >>> len(fits), fits.theta.shape
     (2, (2,))
     """
+    shape = getattr(key, "shape", ())
+    _checks.check_key(key, shape[0] if shape else None)
     algorithm = _prepare(algorithm)
     num_steps = _checks.check_count("num_steps", num_steps)
     chunk_size = _checks.check_count("chunk_size", chunk_size)
@@ -111,7 +113,8 @@ def fit_many(
         raise ValueError("checkpoint works with jalax.fit; jalax.fit_many has no checkpoints.")
     model = _checks.prepare_model(model)
     theta = model.theta if theta is None else theta
-    start = None if start is None else canonical(start)
+    if dataclasses.is_dataclass(start) and not isinstance(start, type):
+        start = canonical(start, jnp.asarray)
     inputs = _Inputs(algorithm, model.replace(theta=None), theta, start)
     leaf_axes = _axes(inputs, dict(axes or {}))
     count = _count(inputs, leaf_axes, num_fits, key)
@@ -131,7 +134,7 @@ def fit_many(
     states, seen = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
     for i in range(count):
         value, alive, log_weights = (array[i] for array in seen)
-        _checks.check_values(value, alive, log_weights, num_steps)
+        _checks.check_values(value, alive, log_weights, num_steps, algorithm.gives_evidence)
     run = Run(
         key=key_run,
         model=inputs.model,
@@ -184,6 +187,10 @@ def _axes(inputs: _Inputs, axes: dict[str, Any]) -> list[int | None]:
         # A prefix, as in jax.vmap: one 0 stands for all the leaves below it.
         if axis is None or axis == 0:
             return jax.tree.map(lambda _: axis == 0, tree)
+        if isinstance(axis, int):
+            raise ValueError(
+                f"axes takes 0, the leading axis, or None; got {axis}: move that axis to the front."
+            )
         return jax.tree.map(
             lambda a, part: spread(part, a), axis, tree, is_leaf=lambda a: a is None
         )

@@ -75,6 +75,8 @@ def check_preconditioner(model: Model, value: Any) -> None:
         )
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value)):
         return  # the caller is traced itself: there are no numbers to look at
+    if not all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(value)):
+        raise ValueError("a preconditioner must be positive and finite; this one has NaN or inf.")
     if not dense:
         if any(not np.all(np.asarray(leaf) > 0) for leaf in jax.tree.leaves(value)):
             raise ValueError("a diagonal preconditioner must be positive in every entry.")

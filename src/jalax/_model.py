@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
 from jalax import _tree, _weights
@@ -83,6 +84,12 @@ class Model:
             setattr(copy, name, changes.get(name, getattr(self, name)))
         return copy
 
+    def refreshed(self) -> Model:
+        """A copy whose functions are keyed by what they read now, not when it was built."""
+        constrain = None if self.constrain is None else self.constrain.fresh()
+        aux = (self.log_joint.fresh(), constrain)
+        return self.tree_unflatten(aux, (self.latent, self.data, self.theta))
+
     def constrained(self, theta: Tree) -> Tree:
         """theta on the user's scale."""
         return theta if self.constrain is None else self.constrain(theta)
@@ -131,6 +138,8 @@ class GroupedModel(Model):
                 "a GroupedModel needs data with at least one array, whose first axis counts the "
                 "groups; without data use jalax.Model."
             )
+        if 0 in lengths.values():
+            raise ValueError("a GroupedModel needs at least one group; its data has none.")
         if len(set(lengths.values())) > 1 or None in lengths.values():
             found = ", ".join(f"{name}: {n or 'a scalar'}" for name, n in lengths.items())
             raise ValueError(
@@ -206,3 +215,25 @@ def weigh(
     grad_theta, _ = visit.pull(weights)
     first = visit.particles, Point(visit.log_joint, visit.grad_x, grad_theta)
     return _tree.run_if(~jnp.all(visit.alive), revisit, first)
+
+
+def ravel_latent(model: Model) -> tuple[Array, Callable[[Array], Tree]]:
+    """The example latent as one vector, and the way back for one vector."""
+    return ravel_pytree(model.latent)
+
+
+def log_joint_of_vectors(
+    model: Model, theta: Tree
+) -> Callable[[Float[Array, " D"], Tree], Float[Array, ""]]:
+    """log p_theta(x, y) as a function of one ravelled latent and one group's data."""
+    _, unravel = ravel_latent(model)
+    density = traced_once(model.log_joint, model.constrain)
+    return lambda vector, data: density(theta, unravel(vector), data)
+
+
+def over_groups(model: Model, function: Callable, *args: Any) -> Any:
+    """`function(*args_of_group, data_of_group)` for every group, stacked on a leading axis."""
+    if isinstance(model, GroupedModel):
+        return jax.vmap(function)(*args, model.data)
+    squeezed = jax.tree.map(lambda leaf: leaf[0], args)
+    return jax.tree.map(lambda leaf: leaf[None], function(*squeezed, model.data))

@@ -140,8 +140,8 @@ def descend(optimizer: Optax, gradient: Tree, state: Tree, theta: Tree) -> tuple
     return jax.tree.map(lambda t, u: (t + u).astype(t.dtype), theta, updates), state
 
 
-def canonical(algorithm: Any) -> Any:
-    """The same algorithm with arrays for numbers and comparable functions.
+def canonical(algorithm: Any, convert: Callable | None = None) -> Any:
+    """The same algorithm (or start) with arrays for numbers and comparable functions.
 
     What comes back can be passed through jit and vmap; equal options share a compilation.
     """
@@ -152,8 +152,14 @@ def canonical(algorithm: Any) -> Any:
             changes[field.name] = Static.of(value) if callable(value) else value
         elif field.name == "optimizer":
             changes[field.name] = jax.tree.map(strong_float, as_optimizer(value))
+        elif convert is not None:
+            changes[field.name] = jax.tree.map(convert, value)
         else:
-            changes[field.name] = as_schedule(value)
+            try:
+                changes[field.name] = as_schedule(value)
+            except (TypeError, ValueError) as error:
+                name = f"{type(algorithm).__name__}.{field.name}"
+                raise TypeError(f"{name} must be a number or an array, got {value!r}.") from error
     return dataclasses.replace(algorithm, **changes)
 
 
@@ -173,5 +179,10 @@ def require_positive(name: str, value: Any) -> None:
     if isinstance(first, jax.core.Tracer):  # the caller is traced itself: nothing to look at
         return
     numbers = np.asarray(first)
+    if numbers.shape != ():
+        raise ValueError(
+            f"{name} must be one number, got an array of shape {numbers.shape}; to try several, "
+            "use jalax.fit_many with axes=."
+        )
     if not np.all(np.isfinite(numbers)) or np.any(numbers <= 0):
         raise ValueError(f"{name} must be positive and finite, got {numbers}.")

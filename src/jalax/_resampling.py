@@ -8,6 +8,7 @@ importing jax.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -48,6 +49,14 @@ def residual(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int)
     return resampling.residual(key, weights, num_samples)
 
 
+def draw_ancestors(
+    key: Key[Array, ""], scheme: Callable, weights: Float[Array, " N"], num_samples: int
+) -> Ancestors:
+    """A scheme's ancestors, without those of weight 0 that rounding in its sums may bring back."""
+    ancestors = scheme(key, weights, num_samples)
+    return jnp.where(weights[ancestors] > 0, ancestors, jnp.argmax(weights))
+
+
 class Weighted(NamedTuple):
     """What resampling touches. Everything cached at the particles has to move with them."""
 
@@ -75,11 +84,8 @@ def resample_low(
 
     def resample(cloud: Weighted) -> Weighted:
         keys = jax.random.split(key, num_groups)
-        ancestors = jax.vmap(lambda k, w: scheme(k, w, num_particles))(keys, weights)
-        # Rounding in the scheme's cumulative sum must not bring back a particle of weight 0.
-        possible = jnp.take_along_axis(weights, ancestors, axis=1) > 0
-        heaviest = jnp.argmax(weights, axis=1, keepdims=True)
-        ancestors = jnp.where(possible, ancestors, heaviest)
+        draw = partial(draw_ancestors, scheme=scheme, num_samples=num_particles)
+        ancestors = jax.vmap(lambda k, w: draw(k, weights=w))(keys, weights)
         banked = cloud.log_evidence_base + _weights.log_mean_exp(cloud.log_weights)
         fresh = Weighted(
             particles=_tree.gather(cloud.particles, ancestors),

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jalax import _store, _weights
-from jalax._resampling import systematic
+from jalax._resampling import draw_ancestors, systematic
 from jalax._tree import Tree
 from jalax._types import State, Status
 
@@ -110,10 +111,11 @@ class FitResult:
         """Equally weighted draws from the particles, (num_samples, ...); grouped (G, ...)."""
         weights = self.weights
         if weights.ndim == 1:
-            index = systematic(key, weights, num_samples)
+            index = draw_ancestors(key, systematic, weights, num_samples)
             return jax.tree.map(lambda leaf: leaf[index], self.particles)
         keys = jax.random.split(key, weights.shape[0])
-        index = jax.vmap(lambda k, w: systematic(k, w, num_samples))(keys, weights)
+        draw = partial(draw_ancestors, scheme=systematic, num_samples=num_samples)
+        index = jax.vmap(lambda k, w: draw(k, weights=w))(keys, weights)
         return jax.tree.map(lambda leaf: jax.vmap(lambda x, i: x[i])(leaf, index), self.particles)
 
     def theta_average(self, last: float = 0.5) -> Tree:

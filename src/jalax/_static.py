@@ -9,6 +9,7 @@ be changed in place) by their content.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -28,7 +29,7 @@ class Static:
 
     def __init__(self, function: Callable):
         self.function = function
-        self._token = _token(function, set())
+        self._token = _token(function, {})
         self._hash = hash(self._token)
 
     @classmethod
@@ -47,6 +48,36 @@ class Static:
     def __repr__(self) -> str:
         return getattr(self.function, "__qualname__", repr(self.function))
 
+    def fresh(self) -> Static:
+        """The same function with its key taken now: what it reads may have changed."""
+        return Static(self.function)
+
+    def fingerprint(self) -> str:
+        """A digest of the function and the numbers it closes over, the same in every process."""
+        return hashlib.sha256(repr(_stable(self._token)).encode()).hexdigest()
+
+
+def _stable(token: Any) -> Any:
+    """A token without addresses: values by content, other objects by the name of their type."""
+    if isinstance(token, types.CodeType):
+        constants = tuple(_stable(c) for c in token.co_consts)
+        return "code", token.co_name, token.co_code, token.co_names, constants
+    if isinstance(token, _Identity):
+        return _stable(token.value) if isinstance(token.value, jax.Array) else type(token.value)
+    if isinstance(token, jax.Array):
+        return _token(np.asarray(token), {})
+    if isinstance(token, Static):
+        return token.fingerprint()
+    if isinstance(token, tuple):
+        return tuple(_stable(item) for item in token)
+    if isinstance(token, (str, bytes, int, float, complex, bool, type(None))):
+        return token
+    if isinstance(token, (type, types.ModuleType)):
+        return token.__name__
+    if dataclasses.is_dataclass(token):
+        return tuple(_stable(getattr(token, f.name)) for f in dataclasses.fields(token))
+    return getattr(token, "__qualname__", type(token).__qualname__)
+
 
 class _Identity:
     """Equal only to the very same object, which it keeps alive."""
@@ -63,7 +94,7 @@ class _Identity:
         return isinstance(other, _Identity) and self.value is other.value
 
 
-def _token(value: Any, seen: set[int]) -> Hashable:
+def _token(value: Any, seen: dict[int, int]) -> Hashable:
     """A hashable stand-in for `value` that two equal values share."""
     if isinstance(value, Static):
         return value._token
@@ -89,10 +120,10 @@ def _token(value: Any, seen: set[int]) -> Hashable:
     return type(value), value  # with its type, since 1 == 1.0 == True
 
 
-def _function_token(function: types.FunctionType, seen: set[int]) -> Hashable:
-    if id(function) in seen:  # a function that calls itself, or is met twice
-        return "seen", function.__code__
-    seen.add(id(function))
+def _function_token(function: types.FunctionType, seen: dict[int, int]) -> Hashable:
+    if id(function) in seen:  # a function that calls itself, or is met twice: which one
+        return "seen", seen[id(function)]
+    seen[id(function)] = len(seen)
     reads = []
     for name in sorted(_names(function.__code__)):
         if name not in function.__globals__:

@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import tempfile
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +43,14 @@ def read(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dict[str, 
     """The header and the arrays, or a `FileError` that names the file and the reason."""
     path = Path(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as handle:
+            file = np.load(handle, allow_pickle=False)
             content = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError) as error:
+    except Exception as error:  # zip, zlib, npy and header errors all mean the same to the user
         raise FileError(f"{path} is truncated or not a jalax file ({error}).") from error
-    if not isinstance(content, dict) or not {"header", "checksum"} <= set(content):
+    if not {"header", "checksum"} <= set(content):
         raise FileError(f"{path} is not a jalax file: it has no header and checksum.")
     expected = str(content.pop("checksum"))
     if _checksum(content) != expected:
@@ -104,12 +103,16 @@ def pack(name: str, tree: Tree, arrays: dict[str, np.ndarray]) -> Any:
         items = [pack(f"{name}/{i}", item, arrays) for i, item in enumerate(tree)]
         return {type(tree).__name__: items}
     if isinstance(tree, (jax.Array, np.ndarray, np.generic, int, float)):
-        arrays[name] = np.asarray(jax.device_get(tree))
-        return {"leaf": name}
-    leaves = jax.tree.leaves(tree)  # another container: its leaves alone, see `unpack`
-    for i, leaf in enumerate(leaves):
-        arrays[f"{name}/{i}"] = np.asarray(jax.device_get(leaf))
-    return {"other": type(tree).__name__, "leaves": [f"{name}/{i}" for i in range(len(leaves))]}
+        return {"leaf": _put(name, tree, arrays)}
+    names = [_put(name, leaf, arrays) for leaf in jax.tree.leaves(tree)]
+    return {"other": type(tree).__name__, "leaves": names}  # its leaves alone, see `unpack`
+
+
+def _put(name: str, leaf: Any, arrays: dict[str, np.ndarray]) -> str:
+    """Store a leaf under a name of its own: keys of the user's dicts may look like paths."""
+    unique = f"{name}:{len(arrays)}"
+    arrays[unique] = np.asarray(jax.device_get(leaf))
+    return unique
 
 
 def unpack(skeleton: Any, arrays: dict[str, np.ndarray], like: Tree = None) -> Tree:
@@ -130,7 +133,13 @@ def unpack(skeleton: Any, arrays: dict[str, np.ndarray], like: Tree = None) -> T
             f"the file holds a {skeleton['other']}, whose structure is not stored: pass "
             "jalax.load(path, like=...) a tree of the same structure."
         )
-    return jax.tree.structure(like).unflatten(leaves)
+    structure = jax.tree.structure(like)
+    if structure.num_leaves != len(leaves):
+        raise FileError(
+            f"like= does not fit the file, which holds a {skeleton['other']} of {len(leaves)} "
+            f"arrays; like= has {structure.num_leaves}."
+        )
+    return structure.unflatten(leaves)
 
 
 def _child(like: Tree, key: Any) -> Tree:

@@ -66,6 +66,11 @@ class JALAEM:
             raise ValueError(
                 f"JALAEM.resample_below is a fraction of the particles, 0 to 1, got {below}."
             )
+        if not callable(self.resample):
+            raise TypeError(
+                "JALAEM.resample must be a function such as jalax.systematic, got "
+                f"{self.resample!r}."
+            )
         _langevin.check_preconditioner(model, self.preconditioner)
 
     def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:

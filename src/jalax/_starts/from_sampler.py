@@ -8,9 +8,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jalax import _model, _tree, _weights
-from jalax._model import GroupedModel, Model
-from jalax._static import Static
+from jalax import _model
+from jalax._model import Model
+from jalax._reference import density, draw
+from jalax._starts.importance import importance_cloud
 from jalax._tree import Tree
 from jalax._types import Cloud
 
@@ -33,33 +34,9 @@ class FromSampler:
     log_density: Callable | None = dataclasses.field(default=None, metadata={"static": True})
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
-        given = model.constrained(theta)
-
-        def draw(key, data):
-            keys = jax.random.split(key, num_particles)
-            return jax.vmap(lambda k: self.fn(k, given, data))(keys)
-
-        if isinstance(model, GroupedModel):
-            particles = jax.vmap(draw)(jax.random.split(key, model.num_groups), model.data)
-        else:
-            particles = jax.tree.map(lambda leaf: leaf[None], draw(key, model.data))
-        if jax.tree.structure(particles) != jax.tree.structure(model.latent) or any(
-            leaf.shape[2:] != jnp.shape(latent)
-            for leaf, latent in zip(
-                jax.tree.leaves(particles), jax.tree.leaves(model.latent), strict=True
-            )
-        ):
-            one = jax.tree.map(lambda leaf: leaf[0, 0], particles)
-            raise ValueError(
-                "the sampler must return one latent configuration, shaped like "
-                f"{_tree.describe(model.latent)}; got {_tree.describe(one)}."
-            )
+        particles = draw(self.fn, key, model, theta, num_particles)
         if self.log_density is None:
             dtype = jnp.result_type(*jax.tree.leaves(particles))
             return Cloud(particles, jnp.zeros((model.num_groups, num_particles), dtype), None)
-
-        reference = model.replace()
-        reference.log_joint = Static.of(self.log_density)
-        log_q = _model.log_joint(reference, theta, particles)
-        log_weights = _model.log_joint(model, theta, particles) - log_q
-        return Cloud(particles, log_weights, _weights.log_mean_exp(log_weights))
+        log_q = density(self.log_density, model, theta, particles)
+        return importance_cloud(particles, _model.log_joint(model, theta, particles) - log_q)

@@ -1,0 +1,129 @@
+"""The mode of p_theta(x, y) in x and the curvature there, for every group.
+
+Small latents: damped Newton on the dense Hessian, which also survives where the Hessian is
+not positive definite. Large ones: L-BFGS, and the diagonal of the Hessian by random probes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from jalax._model import Model, log_joint_of_vectors, over_groups, ravel_latent
+from jalax._tree import Tree
+
+DENSE_UP_TO = 400  # latents of one group; a dense Hessian beyond is slow to factorise
+NUM_PROBES = 64
+
+
+class Mode(NamedTuple):
+    """A maximum of log p in x, group by group, with the inverse Hessian of -log p as R R^T."""
+
+    x: Float[Array, "G D"]
+    log_joint: Float[Array, " G"]
+    root: Float[Array, "G D *D"]  # (G, D, D), or (G, D): a diagonal
+    log_det_root: Float[Array, " G"]
+    positive: Bool[Array, " G"]  # the Hessian was positive definite at x
+    converged: Bool[Array, " G"]
+
+
+def find_mode(model: Model, theta: Tree, first: Float[Array, "G D"] | None = None) -> Mode:
+    """The mode nearest to `first`, by default to the model's example latent."""
+    example, _ = ravel_latent(model)
+    if first is None:
+        first = jnp.broadcast_to(example, (model.num_groups, example.size))
+    log_p = log_joint_of_vectors(model, theta)
+    one = _newton if example.size <= DENSE_UP_TO else _lbfgs
+    return over_groups(model, lambda x, data: one(lambda v: log_p(v, data), x), first)
+
+
+def _newton(log_p, x: Float[Array, " D"]) -> Mode:
+    """Newton with eigenvalues made positive and a damping that grows when a step fails."""
+    tolerance = jnp.finfo(x.dtype).eps ** 0.75
+    hessian = jax.hessian(lambda v: -log_p(v))
+    slope = jax.value_and_grad(log_p)
+
+    def look(x):
+        value, gradient = slope(x)
+        eigenvalues, vectors = jnp.linalg.eigh(hessian(x))
+        return value, gradient, eigenvalues, vectors
+
+    def body(carry):
+        k, x, (value, gradient, eigenvalues, vectors), damping, _ = carry
+        # Levenberg's damping in the metric of |H|: 0 is Newton, large is a short ascent step.
+        size = jnp.maximum(jnp.abs(eigenvalues), 1e-8 * jnp.max(jnp.abs(eigenvalues)) + 1e-30)
+        coordinates = vectors.T @ gradient
+        step = vectors @ (coordinates / (size * (1.0 + damping)))
+        gain = jnp.sum(coordinates**2 / size)  # twice what a quadratic would still gain
+        new = look(x + step)
+        better = jnp.isfinite(new[0]) & (new[0] >= value)
+        here = jax.tree.map(lambda a, b: jnp.where(better, a, b), (x + step, new), (x, carry[2]))
+        damping = jnp.where(better, jnp.where(damping > 1e-2, damping / 8, 0.0), 8 * damping + 1)
+        # A step that fails with nothing left to gain has met the precision of log p.
+        scale = 1.0 + jnp.abs(value)
+        done = (gain < tolerance * scale) | (damping > 1e12)
+        return k + 1, *here, damping, done
+
+    def go_on(carry):
+        return (carry[0] < 200) & ~carry[4]
+
+    first = (jnp.zeros((), jnp.int32), x, look(x), jnp.zeros((), x.dtype), jnp.zeros((), bool))
+    _, x, (value, _, eigenvalues, vectors), _, done = lax.while_loop(go_on, body, first)
+    flat = eigenvalues <= 1e-6 * jnp.max(jnp.abs(eigenvalues))
+    positive = ~jnp.any(flat)
+    # Where the Hessian says nothing, the distance at which log p has fallen by a half does.
+    size = jnp.where(flat, _width(log_p, x, value, vectors) ** -2, eigenvalues)
+    root = vectors / jnp.sqrt(size)
+    return Mode(x, value, root, -0.5 * jnp.sum(jnp.log(size)), positive, done)
+
+
+def _width(log_p, x: Float[Array, " D"], value, vectors: Float[Array, "D D"]):
+    """For each column v: the least 2^k with log p(x + 2^k v) or log p(x - 2^k v) down by 1/2."""
+    scales = 2.0 ** jnp.arange(-20, 21).astype(x.dtype)
+
+    def width(v):
+        points = x + scales[:, None] * v
+        mirrored = x - scales[:, None] * v
+        drop = value - jnp.minimum(jax.vmap(log_p)(points), jax.vmap(log_p)(mirrored))
+        fallen = ~(drop < 0.5)  # NaN counts as fallen
+        return jnp.where(jnp.any(fallen), scales[jnp.argmax(fallen)], scales[-1])
+
+    return jax.vmap(width)(vectors.T)
+
+
+def _lbfgs(log_p, x: Float[Array, " D"]) -> Mode:
+    """L-BFGS with a line search; diag(H) = E[z * H z] over random signs z."""
+    import optax
+
+    def loss(v):
+        return -log_p(v)
+
+    solver = optax.lbfgs()
+    value_and_grad = optax.value_and_grad_from_state(loss)
+
+    def body(carry):
+        k, x, state, _ = carry
+        value, gradient = value_and_grad(x, state=state)
+        updates, state = solver.update(
+            gradient, state, x, value=value, grad=gradient, value_fn=loss
+        )
+        small = jnp.linalg.norm(gradient) < 1e-5 * (1.0 + jnp.abs(value))
+        return k + 1, x + updates, state, small
+
+    first = (jnp.zeros((), jnp.int32), x, solver.init(x), jnp.zeros((), bool))
+    _, x, _, done = lax.while_loop(lambda c: (c[0] < 500) & ~c[3], body, first)
+
+    def probe(key):
+        z = jax.random.rademacher(key, x.shape, x.dtype)
+        return z * jax.jvp(jax.grad(loss), (x,), (z,))[1]
+
+    # The probes are part of the method, not of the user's randomness.
+    diagonal = jnp.mean(jax.vmap(probe)(jax.random.split(jax.random.key(0), NUM_PROBES)), axis=0)
+    top = jnp.max(jnp.abs(diagonal))
+    size = jnp.maximum(diagonal, 1e-6 * top)
+    positive = jnp.all(diagonal > 0)
+    return Mode(x, log_p(x), 1 / jnp.sqrt(size), -0.5 * jnp.sum(jnp.log(size)), positive, done)

@@ -1,0 +1,254 @@
+"""Normalised reference densities over the latent: what evidence is measured against.
+
+A reference is an object with `prepare(key, model, theta)`, which returns a drawn-up version
+with `sample(key, model, theta, num)` -> particles (G, N, ...) and
+`log_density(model, theta, particles)` -> (G, N), a pytree that passes through jit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln, logsumexp
+from jaxtyping import Array, Bool, Float
+
+from jalax import _model, _tree
+from jalax._mode import Mode, find_mode
+from jalax._model import GroupedModel, Model, ravel_latent
+from jalax._static import Static
+from jalax._tree import Tree
+
+
+class Prepared(Protocol):
+    def sample(self, key, model: Model, theta: Tree, num: int) -> Tree: ...
+
+    def log_density(self, model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]: ...
+
+    def metric(self) -> tuple[Float[Array, "G D *D"], Bool[Array, " G"]] | None:
+        """A root of a covariance for Langevin moves, and whether it can be trusted."""
+
+
+class Reference(Protocol):
+    def prepare(self, key, model: Model, theta: Tree) -> Prepared: ...
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AtMode:
+    """A Student-t (or, with infinite degrees of freedom, a Gaussian) on the Laplace mode.
+
+    A Gaussian has importance weights of infinite variance wherever the posterior's tail is
+    wider than its own; a Student-t with few degrees of freedom seldom does.
+
+    Args:
+        degrees_of_freedom: by default the dimension of the latent, and at least 5: in high
+            dimension the radius of a Student-t with few degrees varies too much.
+    """
+
+    degrees_of_freedom: float | None = None
+
+    def prepare(self, key, model: Model, theta: Tree) -> PreparedAtMode:
+        del key
+        mode = find_mode(model, theta)
+        return PreparedAtMode(mode, _freedom(self.degrees_of_freedom, mode))
+
+
+def _freedom(given: Any, mode: Mode) -> Float[Array, ""]:
+    size = max(5.0, float(mode.x.shape[1]))
+    return jnp.asarray(size if given is None else given, jnp.result_type(float))
+
+
+class PreparedAtMode(NamedTuple):
+    mode: Mode
+    dof: Float[Array, ""]
+
+    def sample(self, key, model: Model, theta: Tree, num: int) -> Tree:
+        del theta
+        key_normal, key_scale = jax.random.split(key)
+        groups, size = self.mode.x.shape
+        z = jax.random.normal(key_normal, (groups, num, size), self.mode.x.dtype)
+        # t = z / sqrt(chi2_dof / dof); chi2_dof = 2 Gamma(dof / 2)
+        finite = jnp.isfinite(self.dof)
+        dof = jnp.where(finite, self.dof, 1.0).astype(z.dtype)
+        chi2 = 2 * jax.random.gamma(key_scale, dof / 2, (groups, num), z.dtype)
+        z = z * jnp.where(finite, jnp.sqrt(dof / chi2), 1.0)[..., None]
+        vectors = self.mode.x[:, None] + _apply_root(self.mode.root, z)
+        return unravel(model, vectors)
+
+    def log_density(self, model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
+        del model, theta
+        vectors = _tree.ravel_particles(particles)
+        z = _solve_root(self.mode.root, vectors - self.mode.x[:, None])
+        square, size = jnp.sum(z**2, axis=-1), self.mode.x.shape[1]
+        finite = jnp.isfinite(self.dof)
+        dof = jnp.where(finite, self.dof, 1.0)
+        student = (
+            gammaln((dof + size) / 2)
+            - gammaln(dof / 2)
+            - size / 2 * jnp.log(dof * jnp.pi)
+            - (dof + size) / 2 * jnp.log1p(square / dof)
+        )
+        normal = -size / 2 * jnp.log(2 * jnp.pi) - square / 2
+        value = jnp.where(finite, student, normal) - self.mode.log_det_root[:, None]
+        return value.astype(vectors.dtype)
+
+    def metric(self):
+        return self.mode.root, self.mode.positive & self.mode.converged
+
+
+def _apply_root(root: Float[Array, "G D *D"], z: Float[Array, "G N D"]) -> Float[Array, "G N D"]:
+    if root.ndim == 2:
+        return root[:, None] * z
+    return jnp.einsum("gij,gnj->gni", root, z)
+
+
+def _solve_root(root: Float[Array, "G D *D"], x: Float[Array, "G N D"]) -> Float[Array, "G N D"]:
+    if root.ndim == 2:
+        return x / root[:, None]
+    # root = V diag(s): its inverse is diag(1/s^2) root^T
+    return jnp.einsum("gji,gnj->gni", root, x) / jnp.sum(root**2, axis=1)[:, None]
+
+
+def unravel(model: Model, vectors: Float[Array, "G N D"]) -> Tree:
+    """(G, N, D) vectors as particles with the shapes and dtypes of the latent."""
+    shape = vectors.shape[:2]
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((*shape, *jnp.shape(x)), jnp.result_type(x)), model.latent
+    )
+    return _tree.unravel_particles(vectors, like)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """A density of the user's, such as the prior: a sampler and its normalised log-density.
+
+    Args:
+        fn: `fn(key, theta, data) -> x` draws one latent configuration (of one group).
+        log_density: `log_density(theta, x, data)`, normalised.
+    """
+
+    fn: Callable = dataclasses.field(metadata={"static": True})
+    log_density_fn: Callable = dataclasses.field(metadata={"static": True})
+
+    def prepare(self, key, model: Model, theta: Tree) -> Proposal:
+        del key, model, theta
+        return Proposal(Static.of(self.fn), Static.of(self.log_density_fn))
+
+    def sample(self, key, model: Model, theta: Tree, num: int) -> Tree:
+        return draw(self.fn, key, model, theta, num)
+
+    def log_density(self, model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
+        return density(self.log_density_fn, model, theta, particles)
+
+    def metric(self):
+        return None
+
+
+def draw(fn: Callable, key, model: Model, theta: Tree, num: int) -> Tree:
+    """`num` draws of fn(key, theta, data) for every group."""
+    given = model.constrained(theta)
+
+    def group(key, data):
+        return jax.vmap(lambda k: fn(k, given, data))(jax.random.split(key, num))
+
+    if isinstance(model, GroupedModel):
+        particles = jax.vmap(group)(jax.random.split(key, model.num_groups), model.data)
+    else:
+        particles = jax.tree.map(lambda leaf: leaf[None], group(key, model.data))
+    for leaf in jax.tree.leaves(particles):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(
+                f"the sampler must return floats like {_tree.describe(model.latent)}, got "
+                f"{leaf.dtype.name}: use .astype(float)."
+            )
+    same = jax.tree.structure(particles) == jax.tree.structure(model.latent)
+    if not same or any(
+        leaf.shape[2:] != jnp.shape(latent)
+        for leaf, latent in zip(
+            jax.tree.leaves(particles), jax.tree.leaves(model.latent), strict=True
+        )
+    ):
+        one = jax.tree.map(lambda leaf: leaf[0, 0], particles)
+        raise ValueError(
+            "the sampler must return one latent configuration, shaped like "
+            f"{_tree.describe(model.latent)}; got {_tree.describe(one)}."
+        )
+    return particles
+
+
+def density(fn: Callable, model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
+    """fn(theta, x, data) at every particle of every group."""
+    other = model.replace()
+    other.log_joint = Static.of(fn)
+    return _model.log_joint(other, theta, particles)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Modes:
+    """An equal mixture of Student-t's on the modes found from several start points.
+
+    Two modes far apart cannot be seen from one of them: their evidence is found only by a
+    reference that covers both.
+
+    Args:
+        first: start points of the search, (M, ...) shaped like the latent with a leading axis;
+            for a grouped model every group starts from the same points.
+        degrees_of_freedom: as in `AtMode`.
+    """
+
+    first: Tree
+    degrees_of_freedom: float | None = None
+
+    def prepare(self, key, model: Model, theta: Tree) -> PreparedModes:
+        del key
+        rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], self.first)
+        vectors = _tree.ravel_particles(rows)[0]
+        size = ravel_latent(model)[0].size
+        if vectors.shape[1] != size:
+            raise ValueError(
+                f"Modes.first must be shaped like {_tree.describe(model.latent)} with a leading "
+                f"axis, got {_tree.describe(self.first)}."
+            )
+        modes = [
+            find_mode(model, theta, jnp.broadcast_to(v, (model.num_groups, size))) for v in vectors
+        ]
+        dof = _freedom(self.degrees_of_freedom, modes[0])
+        return PreparedModes([PreparedAtMode(mode, dof) for mode in modes])
+
+
+class PreparedModes(NamedTuple):
+    parts: list[PreparedAtMode]
+
+    def sample(self, key, model: Model, theta: Tree, num: int) -> Tree:
+        key_part, key_draw = jax.random.split(key)
+        which = jax.random.randint(key_part, (model.num_groups, num), 0, len(self.parts))
+        draws = [part.sample(key_draw, model, theta, num) for part in self.parts]
+        out = draws[0]
+        for i, other in enumerate(draws[1:], start=1):
+            out = _tree.select(which == i, other, out)
+        return out
+
+    def log_density(self, model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
+        each = [part.log_density(model, theta, particles) for part in self.parts]
+        return logsumexp(jnp.stack(each), axis=0) - jnp.log(len(each))
+
+    def metric(self):
+        return self.parts[0].metric()
+
+
+def as_reference(value: Any) -> Any:
+    """A reference, or a pair (sampler, log_density)."""
+    if isinstance(value, tuple) and len(value) == 2 and all(callable(part) for part in value):
+        return Proposal(Static.of(value[0]), Static.of(value[1]))
+    if not hasattr(value, "prepare"):
+        raise TypeError(
+            "reference must be jalax.AtMode(), jalax.Modes(...), or a pair (sampler, log_density) "
+            f"of functions, got {value!r}."
+        )
+    return value

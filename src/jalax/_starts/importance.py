@@ -1,0 +1,67 @@
+"""Laplace and Importance: one draw of a normalised reference, weighted to the posterior."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jalax import _model, _weights
+from jalax._model import Model
+from jalax._reference import AtMode, as_reference
+from jalax._tempering import pareto_k
+from jalax._tree import Tree
+from jalax._types import Cloud
+
+
+def importance_cloud(particles: Tree, log_weights: Float[Array, "G N"]) -> Cloud:
+    """Weights log p - log q: their mean is the evidence, their spread its error."""
+    log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
+    ess = _weights.effective_sample_size(_weights.normalise(log_weights))
+    num = log_weights.shape[1]
+    # sd of log Z = sd of the mean weight over its mean = sqrt(1/ESS - 1/N)
+    error = jnp.sqrt(jnp.maximum(1 / jnp.maximum(ess, 1.0) - 1 / num, 0.0))
+    return Cloud(
+        particles, log_weights, _weights.log_mean_exp(log_weights), error, pareto_k(log_weights)
+    )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Importance:
+    """Start from draws of a reference, importance-weighted; the evidence is absolute.
+
+    Args:
+        reference: `jalax.AtMode()`, `jalax.Modes(...)`, or a pair of functions
+            (sampler, log_density) as in `jalax.FromSampler`.
+    """
+
+    reference: Any
+
+    def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
+        key_prepare, key_draw = jax.random.split(key)
+        prepared = as_reference(self.reference).prepare(key_prepare, model, theta)
+        particles = prepared.sample(key_draw, model, theta, num_particles)
+        log_q = prepared.log_density(model, theta, particles)
+        return importance_cloud(particles, _model.log_joint(model, theta, particles) - log_q)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Laplace:
+    """Start from a Student-t on the mode of the posterior and its curvature there.
+
+    Args:
+        degrees_of_freedom: of the Student-t; by default the dimension of the latent, at least 5.
+            Infinity gives a Gaussian, whose weights have infinite variance wherever the
+            posterior has wider tails.
+    """
+
+    degrees_of_freedom: float | None = None
+
+    def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
+        reference = AtMode(self.degrees_of_freedom)
+        return Importance(reference)(key, model, theta, num_particles)

@@ -1,0 +1,60 @@
+"""Tempered: from a reference to the posterior through intermediate temperatures."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jalax import _tempering, _weights
+from jalax._model import Model
+from jalax._reference import AtMode, as_reference
+from jalax._tempering import MALA
+from jalax._tree import Tree
+from jalax._types import Cloud
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tempered:
+    r"""Start from a tempered leg, $q^{1-\beta} p^\beta$ with $\beta$ from 0 to 1.
+
+    Args:
+        reference: the normalised q; by default a Student-t on the Laplace mode. A pair
+            (sampler, log_density), such as the prior, or `jalax.Modes(...)`.
+        moves: `jalax.MALA()` or `jalax.JALA()`.
+        cess: the conditional ESS, as a fraction, kept from one temperature to the next.
+        pilot_particles: size of the cloud that chooses temperatures and step sizes.
+        max_temperatures: a limit; a leg that does not arrive has no evidence (NaN).
+    """
+
+    reference: Any = dataclasses.field(default_factory=AtMode)
+    moves: Any = dataclasses.field(default_factory=MALA)
+    cess: float = dataclasses.field(default=0.8, metadata={"static": True})
+    pilot_particles: int = dataclasses.field(default=500, metadata={"static": True})
+    max_temperatures: int = dataclasses.field(default=100, metadata={"static": True})
+
+    def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
+        key_prepare, key_pilot, key_leg = jax.random.split(key, 3)
+        prepared = as_reference(self.reference).prepare(key_prepare, model, theta)
+        plan = _tempering.pilot(
+            key_pilot,
+            model,
+            theta,
+            prepared,
+            num_particles=self.pilot_particles,
+            moves=self.moves,
+            cess=self.cess,
+            max_temperatures=self.max_temperatures,
+        )
+        leg = _tempering.run_leg(
+            key_leg, model, theta, prepared, plan, num_particles=num_particles, moves=self.moves
+        )
+        evidence = jnp.where(plan.reached, leg.log_evidence, jnp.nan)
+        ess = _weights.effective_sample_size(_weights.normalise(leg.log_weights))
+        # A rough error: each temperature adds 1/ESS - 1/N, of which CESS is the measure.
+        each = (1 / self.cess - 1) / num_particles
+        error = jnp.sqrt((plan.num - 1) * each + 0 * ess)
+        return Cloud(leg.particles, leg.log_weights, evidence, error, leg.k_hat)
