@@ -241,7 +241,7 @@ def fit(name, step_size=0.05, log_evidence=-7.0, **options):
             start=jalax.Given(particles, log_evidence=log_evidence), num_steps=40, chunk_size=10,
             **options,
         )
-        ess = result.history["ess"][-1] if result.history else "none"
+        ess = result.history["ess"][-1] if len(result.history["ess"]) else "none"
         print(name, result.status, float(result.theta), ess)
     except Exception as error:
         print(name, "raised", repr(error))

@@ -13,6 +13,8 @@ from jalax._callbacks import progress_bar as progress_bar
 from jalax._callbacks import stop_when as stop_when
 from jalax._callbacks import time_limit as time_limit
 from jalax._checkpoint import checkpoint as checkpoint
+from jalax._compare import Comparison as Comparison
+from jalax._compare import compare as compare
 from jalax._evidence import Evidence as Evidence
 from jalax._evidence import log_evidence as log_evidence
 from jalax._fit import fit as fit

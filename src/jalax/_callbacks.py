@@ -37,6 +37,8 @@ class Run:
     state: State
     first_step: int
     num_steps: int
+    start: Any = None  # None: it goes on from a state
+    theta_0: Tree = None
     many: bool = False
     diverged: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
     identity: dict[str, Any] | None = None  # of its checkpoints

@@ -236,24 +236,32 @@ class _Clouds:
             ess = min(ess, float(jnp.min(each)) / num_particles)
             log_z = np.concatenate(legs)
             count = len(log_z)
-            top = log_z.max(axis=0)
-            z = np.exp(log_z - top)
-            mean = z.mean(axis=0)
-            variance = z.var(axis=0, ddof=1) / mean**2 / count
+            groups, variance, freedom = average_in_z(log_z)
             if self.enough(variance) or not np.isfinite(variance).all():
                 break
-        # Welch and Satterthwaite: a sum over groups of variances, each with count - 1 degrees.
-        freedom = variance.sum() ** 2 / np.maximum((variance**2).sum(), 1e-300) * (count - 1)
         return _Total(
             "tempered",
-            top + np.log(mean),
+            groups,
             variance,
-            float(freedom),
+            freedom,
             k_hat,
             ess,
             count * num_particles,
             count,
         )
+
+
+def average_in_z(log_z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Replicates (R, G) averaged in Z, not in log Z: log mean, its variance, its degrees."""
+    count = len(log_z)
+    top = log_z.max(axis=0)
+    z = np.exp(log_z - top)
+    mean = z.mean(axis=0)
+    variance = z.var(axis=0, ddof=1) / mean**2 / count
+    # Welch and Satterthwaite: a sum over groups of variances, each with R - 1 degrees.
+    squares = np.maximum((variance**2).sum(), np.finfo(float).tiny)
+    freedom = variance.sum() ** 2 / squares * (count - 1)
+    return top + np.log(mean), variance, float(freedom)
 
 
 def _report(total: _Total, messages: list[str], temperatures: int, asked: float) -> Evidence:

@@ -17,6 +17,7 @@ from jalax._callbacks import Callback, Run, Stop, progress_bar
 from jalax._checkpoint import checkpoint, unflatten_state
 from jalax._model import GroupedModel, Model
 from jalax._options import canonical
+from jalax._replay import Origin
 from jalax._result import FitResult, SavedState
 from jalax._tree import Tree
 from jalax._types import Algorithm, Cloud, Start, State, Status
@@ -70,6 +71,7 @@ def fit(
     chunk_size = _checks.check_count("chunk_size", chunk_size)
     key_start, key_run = jax.random.split(key)
 
+    begin = None
     if state is None:
         theta = _checks.prepare_theta(theta, model)
         _checks.check_log_joint(model, theta)
@@ -77,7 +79,7 @@ def fit(
         begin, count = _prepare_start(start, model, algorithm, num_particles)
         cloud = _draw(key_start, begin, model, theta, count)
         _checks.check_start(model, theta, cloud, num_steps, algorithm.gives_evidence)
-        first = _init(key_start, algorithm, model, theta, cloud)
+        first = _init(jax.random.fold_in(key_start, 1), algorithm, model, theta, cloud)
     else:
         first = _continued(state, algorithm, model, theta)
     run = Run(
@@ -87,6 +89,8 @@ def fit(
         state=first,
         first_step=int(first.step),
         num_steps=num_steps,
+        start=begin,
+        theta_0=first.theta,
     )
     for callback in callbacks:
         if isinstance(callback, checkpoint) and callback.exists():
@@ -301,6 +305,9 @@ def _result(run: Run, status: Status, message: str) -> FitResult:
         path_value=value,
         relative=relative,
         evidence_reason=reason,
+        origin=Origin(
+            model, run.algorithm, run.key, run.start, run.theta_0, run.history.get("theta")
+        ),
     )
 
 

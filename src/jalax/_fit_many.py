@@ -255,7 +255,8 @@ def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
 
     def begin(key, inputs: _Inputs):
         cloud = inputs.start(key, inputs.model, inputs.theta, num_particles)
-        state = inputs.algorithm.init(key, inputs.model, inputs.theta, cloud)
+        key_init = jax.random.fold_in(key, 1)
+        state = inputs.algorithm.init(key_init, inputs.model, inputs.theta, cloud)
         seen = _checks.look(inputs.model, inputs.theta, cloud.particles)
         return state, (*seen, cloud.log_weights)
 
@@ -275,6 +276,8 @@ def _lane(run: Run, one: _Inputs, i: int) -> Run:
         state=state,
         first_step=run.first_step,
         num_steps=run.num_steps,
+        start=one.start,
+        theta_0=one.theta,
         records=records,
         began=run.began,
     )

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jalax import _store, _weights
+from jalax._evidence import Evidence, log_evidence
+from jalax._replay import replay
 from jalax._resampling import draw_ancestors, systematic
 from jalax._tree import Tree
 from jalax._types import State, Status
@@ -57,6 +59,8 @@ class FitResult:
     path_value: float | None  # the evidence carried along the path; None: there is none
     relative: bool  # ... relative to that at theta_0, which the start did not know
     evidence_reason: str  # why path_log_evidence is None
+    origin: Any = None  # the model, algorithm and start in memory; None when read from a file
+    saved_evidence: Evidence | None = None  # read from a file
 
     @property
     def weights(self) -> jax.Array:
@@ -80,20 +84,40 @@ class FitResult:
             return None
         return self.path_value
 
+    @cached_property
+    def evidence(self) -> Evidence | None:
+        """The evidence at the last theta from fresh particles (`jalax.log_evidence`), on demand."""
+        if self.origin is None or self.status == Status.DIVERGED:
+            return self.saved_evidence
+        if not self.origin.algorithm.gives_evidence:
+            return None
+        key = jax.random.fold_in(self.origin.key, 1)
+        return log_evidence(self.origin.model, self.state.theta, key=key)  # type: ignore[union-attr]
+
     @property
     def log_evidence(self) -> float | None:
-        """log p_theta(y) from fresh particles. None, with a warning, until it is estimated."""
-        reason = self.evidence_reason or (
-            "a fresh estimate of the evidence is not part of this fit yet; path_log_evidence has "
-            "the one carried along the path."
-        )
-        warnings.warn(reason, stacklevel=2)
-        return None
+        """log p_theta(y) at the last theta, estimated afresh when first asked for.
+
+        None, with a warning that says why, from an algorithm without evidence.
+        """
+        if self.evidence is None:
+            reason = self.evidence_reason or "the file this result was read from holds no evidence."
+            warnings.warn(reason, stacklevel=2)
+            return None
+        return self.evidence.value
 
     @property
     def log_evidence_error(self) -> float | None:
         """The standard error of `log_evidence`."""
-        return None
+        return None if self.evidence is None else self.evidence.error
+
+    def replay(self, key, *, num_particles: int | None = None, num_replicates: int = 8) -> Evidence:
+        """The evidence at the end of this fit's recorded path, run again with fresh particles.
+
+        Unlike `path_log_evidence` it is unbiased for Z: the path is now fixed in advance.
+        """
+        num_particles = num_particles or self.log_weights.shape[-1]
+        return replay(self.origin, key, num_particles, num_replicates)
 
     def expectation(self, fn: Callable[[Any], Tree]) -> Tree:
         """The posterior mean of `fn(x)`, x one latent configuration; grouped: one a group."""
@@ -167,6 +191,9 @@ class FitResult:
             meta["state"] = self.state.names
         else:
             meta["state"] = flatten_state(self.state, arrays)
+        evidence = self.__dict__.get("evidence")  # if it was ever asked for
+        if evidence is not None:
+            meta["evidence"] = dataclasses.asdict(evidence) | {"groups": evidence.groups.tolist()}
         _store.write(path, "result", meta, arrays)
 
 
@@ -199,7 +226,11 @@ def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
         trees[name] = jax.tree.map(jnp.asarray, trees[name])
     names = header["state"]
     state = SavedState(names, {name: arrays[name] for name in names})
-    return FitResult(**trees, **plain, state=state)
+    evidence = header.get("evidence")
+    if evidence is not None:
+        evidence["groups"] = np.array(evidence["groups"])
+        evidence = Evidence(**evidence | {"messages": tuple(evidence["messages"])})
+    return FitResult(**trees, **plain, state=state, saved_evidence=evidence)
 
 
 def _numbers(values: np.ndarray) -> str:

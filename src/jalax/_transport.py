@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jalax import _checks, _langevin, _tree, _weights
 from jalax._model import Model, Point, evaluate, weigh
 from jalax._options import Schedule, as_schedule, require_positive, strong_float, value_at
-from jalax._resampling import Weighted, resample_low, systematic
+from jalax._resampling import Weighted, multinomial, resample_low, systematic
 from jalax._starts.given import Given
 from jalax._static import Static
 from jalax._tree import Tree
@@ -29,10 +29,30 @@ class Transport(NamedTuple):
     ess: Float[Array, " K1"]  # before resampling
     resampled: Bool[Array, " K1"]
     dead: Int[Array, " K1"]  # particles that became non-finite on the way to this density
+    eve: Int[Array, " N"]  # the start particle that each one descends from
+    multinomial: Bool[Array, ""]  # the resampling was multinomial
 
     @property
     def weights(self) -> Float[Array, " N"]:
         return _weights.normalise(self.log_weights)
+
+    def log_evidence_error(self) -> float:
+        """The standard error of the last log_evidence from this one run (Lee and Whiteley, 2018).
+
+        The genealogy tells how many independent lines are left. Valid with multinomial
+        resampling only: other schemes have less variance than it sees.
+        """
+        if not bool(self.multinomial):
+            raise ValueError(
+                "the genealogy gives an error for multinomial resampling only: pass "
+                "resample=jalax.multinomial, or run replicates with several keys."
+            )
+        weights, num = self.weights, self.weights.shape[0]
+        lines = jnp.zeros_like(weights).at[self.eve].add(weights)
+        apart = 1 - jnp.sum(lines**2)  # weight of pairs that share no ancestor
+        generations = jnp.sum(self.resampled) + 1
+        variance = 1 - (num / (num - 1.0)) ** generations * apart
+        return float(jnp.sqrt(jnp.maximum(variance, 0.0)))
 
 
 def transport(
@@ -130,8 +150,9 @@ def _transport(
 ) -> Transport:
     preconditioner = _langevin.as_preconditioner(model, preconditioner)
 
-    def step(carry: tuple[Weighted, Point], inputs):
-        cloud, old = carry
+    def step(cloud: Weighted, inputs):
+        log_joint, grad_x, eve = cloud.cached
+        old = Point(log_joint, grad_x, ())
         k, t_next = inputs
         key_move, key_resample = jax.random.split(jax.random.fold_in(key, k))
         h = value_at(step_size, k)
@@ -147,23 +168,20 @@ def _transport(
         log_weights = jnp.where(visit.alive, cloud.log_weights + increment, -jnp.inf)
         particles, point = weigh(there, (), visit, log_weights)
 
-        weighted = Weighted(
-            particles, (point.log_joint, point.grad_x), log_weights, cloud.log_evidence_base
-        )
+        cached = point.log_joint, point.grad_x, eve
+        weighted = Weighted(particles, cached, log_weights, cloud.log_evidence_base)
         record = _record(weighted, visit.alive)
         cloud, resampled = resample_low(key_resample, scheme, resample_below, weighted)
-        log_joint, grad_x = cloud.cached
-        return (cloud, Point(log_joint, grad_x, ())), (*record, resampled)
+        return cloud, (*record, resampled)
 
     first = evaluate(model, (), particles)
     log_weights = log_weights.astype(first.log_joint.dtype)
-    point = Point(first.log_joint, first.grad_x, ())
-    start = Weighted(
-        particles, (point.log_joint, point.grad_x), log_weights, -_weights.log_mean_exp(log_weights)
-    )
+    eve = jnp.arange(log_weights.shape[1])[None]
+    cached = first.log_joint, first.grad_x, eve
+    start = Weighted(particles, cached, log_weights, -_weights.log_mean_exp(log_weights))
     rest = jax.tree.map(lambda leaf: leaf[1:], schedule)
     steps = jnp.arange(jax.tree.leaves(rest)[0].shape[0])
-    (cloud, _), rows = lax.scan(step, (start, point), (steps, rest))
+    cloud, rows = lax.scan(step, start, (steps, rest))
 
     row_0 = (*_record(start, first.alive), jnp.zeros((), bool))
     log_evidence, ess, dead, resampled = jax.tree.map(
@@ -176,6 +194,8 @@ def _transport(
         ess=ess,
         resampled=resampled,
         dead=dead,
+        eve=cloud.cached[2][0],
+        multinomial=jnp.asarray(scheme == Static.of(multinomial)),
     )
 
 

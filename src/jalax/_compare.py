@@ -1,0 +1,274 @@
+"""compare: models side by side, by their evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jalax import _store
+from jalax._evidence import Evidence
+from jalax._information import LIMIT, observed_information
+from jalax._result import FitResult
+from jalax._starts.importance import Laplace
+from jalax._tree import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One model of a comparison; evidences are natural logarithms."""
+
+    name: str
+    log_evidence: float
+    error: float
+    difference: float  # to the best, which has 0: minus the log Bayes factor of the best over it
+    difference_error: float
+    num_theta: int
+    ess: float
+    k_hat: float
+    probability: float | None
+    warnings: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Models ordered by evidence, best first.
+
+    Attributes:
+        rows: one `Row` a model.
+        kind: "plug-in": the evidence at the maximising theta of each model; "full": with theta
+            integrated out under the declared prior (Laplace's approximation).
+        note: what the numbers allow to be said.
+    """
+
+    rows: tuple[Row, ...]
+    kind: str
+    note: str
+
+    def log_bayes_factor(self, first: str, second: str) -> tuple[float, float]:
+        """log evidence of `first` over `second`, and its standard error."""
+        by_name = {row.name: row for row in self.rows}
+        a, b = by_name[first], by_name[second]
+        return a.log_evidence - b.log_evidence, float(np.hypot(a.error, b.error))
+
+    def _table(self) -> list[list[str]]:
+        head = ["model", f"log evidence ({self.kind})", "difference", "theta", "ess", "k-hat"]
+        head += ["probability", "warnings"]
+        lines = [head]
+        for row in self.rows:
+            probability = "-" if row.probability is None else f"{row.probability:.3f}"
+            lines.append(
+                [
+                    row.name,
+                    f"{row.log_evidence:.2f} +- {row.error:.2f}",
+                    f"{row.difference:.2f} +- {row.difference_error:.2f}",
+                    str(row.num_theta),
+                    f"{row.ess:.2f}",
+                    f"{row.k_hat:.2f}",
+                    probability,
+                    "; ".join(row.warnings),
+                ]
+            )
+        return lines
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+        from rich.table import Table
+
+        head, *body = self._table()
+        table = Table(*head)
+        for line in body:
+            table.add_row(*line)
+        console = Console(file=io.StringIO(), width=120)
+        console.print(table)
+        console.print(self.note)
+        return console.file.getvalue()  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        head, *body = self._table()
+        top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in body
+        )
+        return f"<table><tr>{top}</tr>{rows}</table><p>{escape(self.note)}</p>"
+
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame, one row a model (pandas must be installed)."""
+        import pandas
+
+        return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows]).set_index("name")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Differences in log-evidence with two standard errors."""
+        from matplotlib import pyplot as plt
+
+        if ax is None:
+            _, ax = plt.subplots(figsize=(5, 0.5 * len(self.rows) + 1), layout="constrained")
+        place = np.arange(len(self.rows))[::-1]
+        ax.errorbar(
+            [row.difference for row in self.rows],
+            place,
+            xerr=[2 * row.difference_error for row in self.rows],
+            fmt="o",
+            capsize=3,
+        )
+        ax.set_yticks(place, [row.name for row in self.rows])
+        ax.set_xlabel("log evidence, difference to the best")
+        return ax
+
+
+def observations(data: Tree) -> Tree:
+    """What two models must share to be compared: data["y"] where there is one, else all data."""
+    return data["y"] if isinstance(data, Mapping) and "y" in data else data
+
+
+def compare(
+    results: Mapping[str, FitResult],
+    *,
+    theta_log_prior: Callable[[Tree], Any] | Mapping[str, Callable[[Tree], Any]] | None = None,
+    observed: Callable[[Tree], Tree] = observations,
+) -> Comparison:
+    r"""Compare fitted models by their evidence.
+
+    The plug-in evidence $\log p_{\hat\theta}(y)$ is a maximised one: between models with
+    different numbers of theta it favours the larger, and no probabilities are given. Under a
+    declared prior on theta it is integrated out by Laplace's method,
+    $\log p_{\hat\theta}(y) + \log \pi(\hat\theta) + \frac12 g^\top I^{-1} g
+      + \frac p2 \log 2\pi - \frac12 \log\det I$, with $I$ Louis' information plus the curvature
+    of the prior and $g$ its gradient (the fit maximises the likelihood, not the posterior).
+
+    Args:
+        results: fits by name.
+        theta_log_prior: a normalised log prior density on theta (on the optimiser's scale), one
+            function for all or one a name.
+        observed: picks the observations out of a model's data; fits with different ones are
+            refused. By default `data["y"]` where there is such an entry, else all of it.
+
+    Returns:
+        A `Comparison`: print it, `plot()`, `to_dataframe()`, `log_bayes_factor(a, b)`.
+    """
+    if len(results) < 2:
+        raise ValueError(f"compare needs two or more fits by name, got {list(results)}.")
+    evidences = _evidences(results, observed)
+    values = {name: evidence.value for name, evidence in evidences.items()}
+    if theta_log_prior is not None:
+        for name, result in results.items():
+            values[name] += _laplace_correction(name, result, _prior(theta_log_prior, name))
+    sizes = {name: ravel_pytree(_origin(r, name).theta_0)[0].size for name, r in results.items()}
+    fair = theta_log_prior is not None or len(set(sizes.values())) == 1
+    order = sorted(values, key=values.__getitem__, reverse=True)
+    best = order[0]
+    total = sum(np.exp(value - values[best]) for value in values.values())
+    rows = []
+    for name in order:
+        difference, evidence = values[name] - values[best], evidences[name]
+        error = 0.0 if name == best else float(np.hypot(evidence.error, evidences[best].error))
+        rows.append(
+            Row(
+                name=name,
+                log_evidence=values[name],
+                error=evidence.error,
+                difference=difference,
+                difference_error=error,
+                num_theta=sizes[name],
+                ess=evidence.ess,
+                k_hat=evidence.k_hat,
+                probability=float(np.exp(difference) / total) if fair else None,
+                warnings=evidence.messages,
+            )
+        )
+    if theta_log_prior is not None:
+        kind, note = "full", "theta integrated out under the declared prior, by Laplace's method."
+    elif fair:
+        kind = "plug-in"
+        note = "Evidence at each model's own theta; equal numbers of theta, equal prior odds."
+    else:
+        kind = "plug-in"
+        note = (
+            "Evidence at each model's own theta, which favours more parameters: no probabilities. "
+            "Declare a prior, theta_log_prior=, to integrate theta out."
+        )
+    return Comparison(tuple(rows), kind, note)
+
+
+def _origin(result: FitResult, name: str) -> Any:
+    if result.origin is None:
+        raise ValueError(
+            f"the fit {name!r} was read from a file, which does not hold its model: compare fits "
+            "of this session."
+        )
+    return result.origin
+
+
+def _evidences(
+    results: Mapping[str, FitResult], observed: Callable[[Tree], Tree]
+) -> dict[str, Evidence]:
+    """The evidence of every fit, once it is clear that they can be compared."""
+    marks = {}
+    for name, result in results.items():
+        if not isinstance(result, FitResult):
+            raise TypeError(f"{name!r} is a {type(result).__name__}, not a FitResult.")
+        data = observed(_origin(result, name).model.data)
+        marks[name] = _store.fingerprint(jax.tree.map(np.asarray, data))
+    first = next(iter(marks))
+    for name, mark in marks.items():
+        if mark != marks[first]:
+            raise ValueError(
+                f"{first!r} and {name!r} were fitted to different observations; an evidence "
+                "compares models of the same data only. If they differ in covariates alone, tell "
+                "compare what was observed: observed=lambda data: ..."
+            )
+    evidences = {}
+    for name, result in results.items():
+        if result.evidence is None:
+            raise ValueError(f"the fit {name!r} has no evidence: {result.evidence_reason}")
+        evidences[name] = result.evidence
+    return evidences
+
+
+def _prior(theta_log_prior: Any, name: str) -> Callable[[Tree], Any]:
+    if not isinstance(theta_log_prior, Mapping):
+        return theta_log_prior
+    if name not in theta_log_prior:
+        raise ValueError(f"theta_log_prior has no entry for {name!r}.")
+    return theta_log_prior[name]
+
+
+def _laplace_correction(name: str, result: FitResult, log_prior: Callable[[Tree], Any]) -> float:
+    """log prior + (p/2) log 2 pi - (1/2) log det I, with the gradient term of the docstring."""
+    origin = _origin(result, name)
+    flat, unravel = ravel_pytree(result.state.theta)  # type: ignore[union-attr]
+    if flat.size > LIMIT:
+        raise ValueError(
+            f"{name!r} has {flat.size} parameters, more than the {LIMIT} whose information is held."
+        )
+    key = jax.random.fold_in(origin.key, 2)
+    cloud = Laplace()(key, origin.model, unravel(flat), 2000)
+
+    def prior(t):
+        return log_prior(unravel(t))
+
+    louis = observed_information(origin.model, unravel(flat), cloud.particles, cloud.log_weights)
+    information = louis - jax.hessian(prior)(flat)
+    sign, log_det = jnp.linalg.slogdet(information)
+    if not bool(sign > 0):
+        raise ValueError(
+            f"the information about theta in {name!r} is not positive definite: theta is at a "
+            "boundary, or not identified even under this prior."
+        )
+    gradient = jax.grad(prior)(flat)
+    shift = gradient @ jnp.linalg.solve(information, gradient) / 2
+    size = flat.size / 2 * jnp.log(2 * jnp.pi)
+    return float(prior(flat) + shift + size - log_det / 2)

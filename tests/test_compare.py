@@ -1,0 +1,140 @@
+"""compare: the right order, honest probabilities, and what it refuses."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import integrate, stats
+from step_size import regression_data
+
+import jalax
+from jalax import models
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def fit(model, theta, algorithm=None, seed=0, **options):
+    algorithm = algorithm or jalax.JALAEM(step_size=1e-4, optimizer=optax.adam(0.02))
+    settings = {"start": jalax.Laplace(), "num_particles": 200, "num_steps": 150} | options
+    return jalax.fit(model, theta, key=jax.random.key(seed), algorithm=algorithm, **settings)
+
+
+@pytest.fixture(scope="module")
+def gaussian_and_student():
+    with jax.enable_x64(True):
+        X, y = regression_data(0, 200)
+        box = jalax.JALAEM(step_size=1e-4, optimizer=optax.adam(0.02), project=models.student_t_box)
+        start = jnp.array([0.5, 0.5, np.log(4.0)])
+        return {
+            "Gaussian": fit(models.gaussian_regression(X, y), jnp.array([0.5, 0.5])),
+            "Student-t": fit(models.student_t_regression(X, y), start, box),
+        }
+
+
+def test_error_models(gaussian_and_student):
+    """Gaussian data: M_G wins; two and three theta, so no probabilities without a prior."""
+    result = jalax.compare(gaussian_and_student)
+    assert [row.name for row in result.rows] == ["Gaussian", "Student-t"]
+    assert all(row.probability is None for row in result.rows)
+    assert "no probabilities" in result.note
+    factor, error = result.log_bayes_factor("Gaussian", "Student-t")
+    assert factor > 4 * error > 0
+    fitted = gaussian_and_student["Gaussian"]
+    exact = models.gaussian_regression(*regression_data(0, 200)).exact_log_evidence(fitted.theta)
+    assert abs(result.rows[0].log_evidence - float(exact)) < 4.5 * result.rows[0].error
+    text = str(result)
+    assert "Gaussian" in text
+    assert "log evidence (plug-in)" in text
+    assert "<table>" in result._repr_html_()
+
+
+def test_a_declared_prior_gives_probabilities(gaussian_and_student):
+    """The full evidence of M_G against numerical integration over theta."""
+
+    def log_prior(theta):
+        return jnp.sum(jax.scipy.stats.norm.logpdf(theta, 0.0, 2.0))
+
+    result = jalax.compare(gaussian_and_student, theta_log_prior=log_prior)
+    assert result.kind == "full"
+    assert abs(sum(row.probability for row in result.rows) - 1) < 1e-9
+    model = models.gaussian_regression(*regression_data(0, 200))
+    centre = np.asarray(gaussian_and_student["Gaussian"].theta)
+    top = float(model.exact_log_evidence(jnp.asarray(centre)))
+    value = jax.jit(lambda a, b: model.exact_log_evidence(jnp.array([a, b])) - top)
+
+    def integrand(a, b):
+        return np.exp(float(value(a, b))) * stats.norm.pdf([a, b], 0.0, 2.0).prod()
+
+    box = [[c - w, c + w] for c, w in zip(centre, (0.6, 3.0), strict=True)]
+    total, _ = integrate.nquad(integrand, box, opts={"epsabs": 1e-6, "epsrel": 1e-3, "limit": 30})
+    row = next(row for row in result.rows if row.name == "Gaussian")
+    # Laplace's method is not exact in log alpha, which 8 weights inform: 0.05 is its own error.
+    assert abs(row.log_evidence - (top + np.log(total))) < 0.05 + 4.5 * row.error
+
+
+def test_polynomial_orders():
+    """Cubic data: order 3 beats 1 and 2; probabilities agree with the exact evidences."""
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-2.5, 2.5, 150)
+    y = 0.5 - x + 0.8 * x**3 + 3.0 * rng.normal(size=150)
+    candidates = {p: models.polynomial_regression(x, y, p) for p in (1, 2, 3, 5)}
+    theta = jnp.array([2.0, 0.5])
+    algorithm = jalax.JALAEM(step_size=1e-6, optimizer=optax.adam(0.02))
+    fits = {f"order {p}": fit(m, theta, algorithm) for p, m in candidates.items()}
+    result = jalax.compare(fits)
+    assert result.rows[0].name == "order 3"
+    exact = {
+        f"order {p}": float(m.exact_log_evidence(fits[f"order {p}"].theta))
+        for p, m in candidates.items()
+    }
+    total = sum(np.exp(v - exact["order 3"]) for v in exact.values())
+    for row in result.rows:
+        assert abs(row.log_evidence - exact[row.name]) < 4.5 * row.error + 1e-6
+        truth = np.exp(exact[row.name] - exact["order 3"]) / total
+        assert abs(row.probability - truth) < 0.05
+
+
+def test_refusals(gaussian_and_student, tmp_path):
+    first = gaussian_and_student["Gaussian"]
+    X, y = regression_data(1, 200)
+    other = fit(models.gaussian_regression(X, y), jnp.array([0.5, 0.5]), num_steps=5)
+    with pytest.raises(ValueError, match="different observations"):
+        jalax.compare({"a": first, "b": other})
+    peer = fit(
+        models.gaussian_regression(*regression_data(0, 200)),
+        jnp.array([0.5, 0.5]),
+        jalax.PGD(step_size=1e-4),
+        num_steps=5,
+    )
+    with pytest.raises(ValueError, match="PGD gives no evidence"):
+        jalax.compare({"a": first, "b": peer})
+    with pytest.raises(ValueError, match="two or more"):
+        jalax.compare({"a": first})
+    with pytest.raises(TypeError, match="FitResult"):
+        jalax.compare({"a": first, "b": 3})
+    first.save(tmp_path / "fit.npz")
+    with pytest.raises(ValueError, match="read from a file"):
+        jalax.compare({"a": first, "b": jalax.load(tmp_path / "fit.npz")})
+    with pytest.raises(ValueError, match="no entry"):
+        jalax.compare(gaussian_and_student, theta_log_prior={"Gaussian": lambda theta: 0.0})
+
+
+def test_observed_says_what_must_agree(gaussian_and_student):
+    """Same y, other covariates: allowed by default; all data must agree if one says so."""
+    X, y = regression_data(0, 200)
+    short = fit(models.gaussian_regression(X[:, :4], y), jnp.array([0.5, 0.5]), num_steps=5)
+    both = {"a": gaussian_and_student["Gaussian"], "b": short}
+    assert len(jalax.compare(both).rows) == 2
+    with pytest.raises(ValueError, match="different observations"):
+        jalax.compare(both, observed=lambda data: data)
+
+
+def test_plot(gaussian_and_student):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    axis = jalax.compare(gaussian_and_student).plot()
+    assert [tick.get_text() for tick in axis.get_yticklabels()] == ["Gaussian", "Student-t"]
