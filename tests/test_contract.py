@@ -73,14 +73,17 @@ def test_float32_stays_float32_when_64_bits_are_on(name, x64):
         assert {leaf.dtype.name for leaf in jax.tree.leaves(tree)} == {"float32"}
 
 
+class Calls:
+    number = 0
+
+
 @names
 @pytest.mark.filterwarnings("ignore:.*fourth time")
 def test_log_joint_is_traced_once(name):
-    calls = 0
+    calls = Calls()
 
     def counted(theta, x, data, _row=name):  # a function of its own for each row of the table
-        nonlocal calls
-        calls += 1
+        calls.number += 1
         return table.log_joint(theta, x, data)
 
     base = table.model()
@@ -94,10 +97,10 @@ def test_log_joint_is_traced_once(name):
     )
     run(5, base.data)
     # SOUL's chain moves one particle at a time, but each particle is one call all the same.
-    assert calls == 1
+    assert calls.number == 1
     compiled = _loop.run_chunk._cache_size()
     run(9, jax.tree.map(lambda leaf: leaf + 1.0, base.data))
-    assert calls == 1
+    assert calls.number == 1
     assert _loop.run_chunk._cache_size() == compiled
 
 

@@ -19,11 +19,17 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 from jalax import _checks, _model, _tempering, _weights
-from jalax._mode import Mode
 from jalax._model import Model
-from jalax._reference import AtMode, Prepared, PreparedAtMode, Proposal, as_reference
+from jalax._reference import (
+    AtMode,
+    Prepared,
+    Proposal,
+    as_reference,
+    fitted_to,
+    normalisation,
+)
 from jalax._tempering import MALA, pareto_k
-from jalax._tree import Tree, ravel_particles
+from jalax._tree import Tree
 
 # Beyond 0.7 the mean of the weights cannot be relied on (Vehtari et al.); beyond 0.5 it has no
 # variance, and an error computed from the weights would lie. Here the error is the point.
@@ -154,7 +160,7 @@ def log_evidence(
         return _report(total, messages, 1, error)
     plan = _plan(key_pilot, model, theta, prepared, moves, **size)
     # The pilot's cloud knows the posterior better than its mode did: measure against that.
-    better = _refit(model, plan)
+    better = _refit(plan.particles, plan.log_weights)
     total, k_hat_better = try_importance(better)
     if total is not None:
         return _report(total, messages, int(plan.num), error)
@@ -300,6 +306,10 @@ def _report(total: _Total, messages: list[str], temperatures: int, asked: float)
 # --- the compiled parts -----------------------------------------------------------------------
 
 
+_refit = jax.jit(fitted_to)
+_normalisation = jax.jit(normalisation)
+
+
 @jax.jit
 def _prepare(key, reference, model: Model, theta: Tree) -> Prepared:
     return reference.prepare(key, model, theta)
@@ -363,26 +373,6 @@ def _legs(keys, model, theta, prepared, plan, moves, num_particles: int) -> _tem
     return jax.vmap(leg)(keys)
 
 
-@jax.jit
-def _refit(model: Model, plan: _tempering.Plan) -> PreparedAtMode:
-    """A Student-t with mean and covariance of the pilot's cloud, a little wider."""
-    weights = _weights.normalise(plan.log_weights)
-    vectors = ravel_particles(plan.particles)
-    vectors = jnp.where(weights[..., None] > 0, vectors, 0.0)
-    mean = jnp.einsum("gn,gnd->gd", weights, vectors)
-    centred = vectors - mean[:, None]
-    covariance = jnp.einsum("gn,gni,gnj->gij", weights, centred, centred)
-    eigenvalues, axes = jnp.linalg.eigh(1.2 * covariance)
-    size = jnp.maximum(eigenvalues, 1e-6 * eigenvalues[:, -1:] + 1e-30)
-    root = axes * jnp.sqrt(size)[:, None]
-    sound = jnp.ones(mean.shape[0], bool)
-    log_det = 0.5 * jnp.sum(jnp.log(size), axis=1)
-    mode = Mode(mean, jnp.zeros_like(log_det), root, log_det, sound, sound)
-    # Wide tails: this is used where the first reference had too narrow ones.
-    freedom = max(2.0, mean.shape[1] / 5)
-    return PreparedAtMode(mode, jnp.asarray(freedom, mean.dtype))
-
-
 def _reference_messages(prepared: Any, key, model: Model, theta: Tree) -> list[str]:
     """What can be said against the reference before it is used."""
     metric = prepared.metric()
@@ -400,17 +390,3 @@ def _reference_messages(prepared: Any, key, model: Model, theta: Tree) -> list[s
                 f"integral over the draws comes out as {mean:.3g}): the evidence is off by a factor"
             ]
     return []
-
-
-@jax.jit
-def _normalisation(key, prepared: Proposal, model: Model, theta: Tree):
-    """E_q[g / q] = 1 for every normalised g: here a narrower Gaussian fitted to other draws."""
-    key_fit, key_test = jax.random.split(key)
-    fit = ravel_particles(prepared.sample(key_fit, model, theta, 2000))[0]
-    mean, scale = jnp.mean(fit, axis=0), 0.7 * jnp.std(fit, axis=0) + 1e-30
-    test = prepared.sample(key_test, model, theta, 4000)
-    log_q = prepared.log_density(model, theta, test)[0]
-    vectors = ravel_particles(test)[0]
-    log_g = jnp.sum(jax.scipy.stats.norm.logpdf(vectors, mean, scale), axis=-1)
-    ratio = jnp.exp(log_g - log_q)
-    return jnp.mean(ratio), jnp.std(ratio) / jnp.sqrt(ratio.size)

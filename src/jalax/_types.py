@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from jalax import _weights
 from jalax._model import Model
 from jalax._tree import Tree
 
@@ -23,6 +24,10 @@ class Cloud(NamedTuple):
     log_evidence: Float[Array, " G"] | None  # None: the evidence is relative to the start
     log_evidence_error: Float[Array, " G"] | None = None
     k_hat: Float[Array, " G"] | None = None  # Pareto k-hat of the weights: trust below 0.7
+
+    @property
+    def ess(self) -> Float[Array, " G"]:
+        return _weights.effective_sample_size(_weights.normalise(self.log_weights))
 
 
 class State(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jalax import _tempering, _weights
+from jalax import _tempering
 from jalax._model import Model
 from jalax._reference import AtMode, as_reference
 from jalax._tempering import MALA
@@ -53,8 +53,7 @@ class Tempered:
             key_leg, model, theta, prepared, plan, num_particles=num_particles, moves=self.moves
         )
         evidence = jnp.where(plan.reached, leg.log_evidence, jnp.nan)
-        ess = _weights.effective_sample_size(_weights.normalise(leg.log_weights))
-        # A rough error: each temperature adds 1/ESS - 1/N, of which CESS is the measure.
-        each = (1 / self.cess - 1) / num_particles
-        error = jnp.sqrt((plan.num - 1) * each + 0 * ess)
+        # A rough error: each temperature adds 1/CESS - 1/N; `log_evidence` has a better one.
+        variance = (plan.num - 1) * (1 / self.cess - 1) / num_particles
+        error = jnp.broadcast_to(jnp.sqrt(variance), evidence.shape)
         return Cloud(leg.particles, leg.log_weights, evidence, error, leg.k_hat)
