@@ -41,7 +41,12 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("name", STARTS)
+SLOW = ("Tempered, JALA, from the prior", "Tempered, MALA, from the prior")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in STARTS]
+)
 def test_evidence_and_moments_are_exact_over_replicates(name, x64):
     """mean(Z_r) = Z and sum_r Z_r f_r / sum_r Z_r = E f, |t| < 4 (false alarm 6e-5 each)."""
     model = _checks.prepare_model(models.hierarchical_normal(Y))

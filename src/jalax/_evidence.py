@@ -28,7 +28,7 @@ from jalax._reference import (
     fitted_to,
     normalisation,
 )
-from jalax._tempering import MALA, pareto_k
+from jalax._tempering import MALA, pooled_k
 from jalax._tree import Tree
 
 # Beyond 0.7 the mean of the weights cannot be relied on (Vehtari et al.); beyond 0.5 it has no
@@ -45,7 +45,7 @@ class Evidence:
         error: its standard error.
         degrees_of_freedom: of that error; infinite where it comes from many independent draws.
         route: "importance" or "tempered".
-        k_hat: the largest Pareto k-hat of the weights over groups (and temperatures).
+        k_hat: the Pareto k-hat of the weights, groups pooled (largest over temperatures).
         ess: the lowest effective sample size over groups, as a fraction of the particles.
         num_particles: draws in all, in each group.
         num_replicates: independent clouds.
@@ -318,7 +318,7 @@ def _prepare(key, reference, model: Model, theta: Tree) -> Prepared:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Sums:
-    """log sum w, log sum w^2, k-hat and ESS of each group over all draws of a round."""
+    """log sum w, log sum w^2 and ESS of each group, and k-hat, over all draws of a round."""
 
     log_sum: Any
     log_sum_squares: Any
@@ -337,7 +337,7 @@ def _importance(keys, model: Model, theta: Tree, prepared: Prepared, num_particl
     log_w = jnp.moveaxis(jax.vmap(cloud)(keys), 0, 1)  # (G, R, N)
     log_w = log_w.reshape(log_w.shape[0], -1)
     ess = _weights.effective_sample_size(_weights.normalise(log_w))
-    return _Sums(logsumexp(log_w, axis=1), logsumexp(2 * log_w, axis=1), pareto_k(log_w), ess)
+    return _Sums(logsumexp(log_w, axis=1), logsumexp(2 * log_w, axis=1), pooled_k(log_w), ess)
 
 
 def _join(a: _Sums, b: _Sums) -> _Sums:

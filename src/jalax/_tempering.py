@@ -81,7 +81,7 @@ class Leg(NamedTuple):
     particles: Tree
     log_weights: Float[Array, "G N"]
     log_evidence: Float[Array, " G"]
-    k_hat: Float[Array, " G"]  # largest over the temperatures, of the incremental weights
+    k_hat: Float[Array, ""]  # largest over the temperatures, of the incremental weights
 
 
 def place(model: Model, theta: Tree, reference: Prepared, particles: Tree) -> Place:
@@ -293,7 +293,7 @@ def run_leg(
     start = (
         jnp.ones((), jnp.int32),
         Weighted(particles, here, jnp.zeros_like(here.log_p), zeros),
-        jnp.full_like(zeros, -jnp.inf),
+        jnp.full((), -jnp.inf, zeros.dtype),
     )
 
     def body(carry):
@@ -302,7 +302,7 @@ def run_leg(
         old, new, step = plan.beta[m - 1], plan.beta[m], plan.step_size[m]
         if moves.adjusted:
             increment = (new - old) * log_ratio(cloud.cached)
-            k_hat = jnp.maximum(k_hat, pareto_k(increment))
+            k_hat = jnp.maximum(k_hat, pooled_k(increment))
             weighted = cloud._replace(log_weights=cloud.log_weights + increment)
             cloud, _ = resample_low(key_resample, systematic, 0.5, weighted)
 
@@ -324,7 +324,7 @@ def run_leg(
             cloud.particles, before, proposal, mix(new, there), step, metric
         )
         increment = jnp.where(jnp.isnan(increment), -jnp.inf, increment)
-        k_hat = jnp.maximum(k_hat, pareto_k(increment))
+        k_hat = jnp.maximum(k_hat, pooled_k(increment))
         weighted = Weighted(proposal, there, cloud.log_weights + increment, cloud.log_evidence_base)
         cloud, _ = resample_low(key_resample, systematic, 0.5, weighted)
         return m + 1, cloud, k_hat
@@ -332,6 +332,16 @@ def run_leg(
     _, cloud, k_hat = lax.while_loop(lambda c: c[0] < plan.num, body, start)
     evidence = cloud.log_evidence_base + _weights.log_mean_exp(cloud.log_weights)
     return Leg(cloud.particles, cloud.log_weights, evidence, k_hat)
+
+
+def pooled_k(log_weights: Float[Array, "G N"]) -> Float[Array, ""]:
+    """One k-hat for all groups together, each with weights of mean one.
+
+    The largest of many groups' own k-hats would be noise; the pooled tail still shows a single
+    group whose weights are too heavy.
+    """
+    relative = log_weights - _weights.log_mean_exp(log_weights)[:, None]
+    return pareto_k(relative.reshape(1, -1))[0]
 
 
 def pareto_k(log_weights: Float[Array, "G N"]) -> Float[Array, " G"]:
