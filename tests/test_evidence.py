@@ -196,7 +196,10 @@ def test_hard_shapes_are_right_or_flagged(name):
     for seed in range(5):
         evidence = jalax.log_evidence(model, 0.0, key=jax.random.key(seed), max_particles=50_000)
         right = abs(evidence.value) <= 4.5 * evidence.error  # all are normalised: log Z = 0
-        assert right or any("k-hat" in message for message in evidence.messages), evidence
+        # The funnel has no proper mode and is flagged for that too; the others only by k-hat.
+        flags = ("k-hat", "not positive definite") if name == "funnel" else ("k-hat",)
+        flagged = any(flag in message for flag in flags for message in evidence.messages)
+        assert right or flagged, evidence
 
 
 @pytest.mark.slow
