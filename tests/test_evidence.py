@@ -130,7 +130,7 @@ def coverage(model, theta, truth, **options):
     return hits, float(np.mean(widths))
 
 
-@pytest.mark.parametrize("num_groups", [1, 200])
+@pytest.mark.parametrize("num_groups", [1, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CONJUGATE)
 def test_the_interval_covers(name, num_groups, x64):
     model, theta, truth = conjugate(name, num_groups)
@@ -163,10 +163,9 @@ def test_no_bias_over_twenty_thousand_groups(x64):
     evidence = jalax.log_evidence(
         model, theta, key=jax.random.key(0), error=10.0, num_particles=50, num_replicates=2
     )
-    assert abs(evidence.value - truth) < 4.5 * evidence.error
-    assert abs(evidence.value - truth) < max(evidence.error, 1.0) * 3
-    uncorrected = evidence.value - evidence.error**2 / 2
-    assert abs(uncorrected - truth) > abs(evidence.value - truth) or evidence.error < 0.5
+    assert abs(evidence.value - truth) < 3 * evidence.error  # false alarm 3e-3, one fixed seed
+    # What the correction adds is twice the error: the test would see it missing on average.
+    assert evidence.error**2 / 2 > 2 * evidence.error
 
 
 # --- hard shapes: right within errors, or flagged ----------------------------------------------
@@ -188,6 +187,7 @@ def heavy(theta, x, data):
 HARD = {"banana": (banana, 2), "funnel": (funnel, 6), "heavy tails": (heavy, 4)}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:log_evidence")
 @pytest.mark.parametrize("name", HARD)
 def test_hard_shapes_are_right_or_flagged(name):

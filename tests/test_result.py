@@ -216,10 +216,25 @@ def test_path_log_evidence(result, grouped):
     )
 
 
-def test_log_evidence_says_where_to_look(result):
-    with pytest.warns(UserWarning, match="path_log_evidence"):
-        assert result.log_evidence is None
-    assert result.log_evidence_error is None
+def test_log_evidence_is_a_fresh_estimate_and_is_saved(result, tmp_path):
+    exact = float(result.origin.model.exact_log_evidence(result.theta))
+    assert abs(result.log_evidence - exact) < 4.5 * result.log_evidence_error + 1e-4
+    assert 0 < result.log_evidence_error <= 0.03
+    result.save(tmp_path / "result.npz")
+    again = jalax.load(tmp_path / "result.npz")
+    assert (again.log_evidence, again.log_evidence_error) == (
+        result.log_evidence,
+        result.log_evidence_error,
+    )
+    assert again.evidence.interval() == result.evidence.interval()
+
+
+def test_a_file_saved_without_an_evidence_says_so(tmp_path):
+    fit(num_steps=2).save(tmp_path / "result.npz")
+    again = jalax.load(tmp_path / "result.npz")
+    with pytest.warns(UserWarning, match="holds no evidence"):
+        assert again.log_evidence is None
+    assert again.log_evidence_error is None
 
 
 def test_an_algorithm_without_evidence_names_the_one_that_has_it():
@@ -236,8 +251,9 @@ def test_relative_evidence(result):
     relative = fit(start=jalax.Given(PARTICLES))
     with pytest.warns(UserWarning, match=r"relative.*history\['log_evidence'\].*log_evidence="):
         assert relative.path_log_evidence is None
-    with pytest.warns(UserWarning, match="relative"):
-        assert relative.log_evidence is None
+    # A fresh estimate does not need the start's.
+    exact = float(relative.origin.model.exact_log_evidence(relative.theta))
+    assert abs(relative.log_evidence - exact) < 4.5 * relative.log_evidence_error + 1e-4
     assert "log Z / Z_0 (path)" in relative.summary()
     np.testing.assert_array_equal(relative.theta, result.theta)
     np.testing.assert_allclose(relative.path_value - 7.0, result.path_log_evidence, rtol=1e-5)
@@ -313,7 +329,9 @@ def assert_same_result(a, b):
     for name in ("theta", "particles", "log_weights", "history"):
         assert_same_tree(getattr(a, name), getattr(b, name))
     for field in dataclasses.fields(a):
-        if field.name not in ("theta", "particles", "log_weights", "history", "state"):
+        # origin, the model in memory, is not saved; an evidence only if it was asked for.
+        other = ("state", "origin", "saved_evidence")
+        if field.name not in ("theta", "particles", "log_weights", "history", *other):
             assert getattr(a, field.name) == getattr(b, field.name), field.name
             assert type(getattr(a, field.name)) is type(getattr(b, field.name))
     assert a.summary() == b.summary()
