@@ -77,6 +77,7 @@ def test_pgds_error_grows_with_its_step_size_and_jala_ems_does_not():
     assert jala.max() < 0.02
 
 
+@pytest.mark.slow
 def test_proposition_2():
     """MSE of the gradient along a fixed theta-path falls like 1/N: slope -1 +- 0.15."""
     X, y = regression_data(5, 40, 3)

@@ -73,7 +73,13 @@ def test_evidence_and_moments_are_exact_over_replicates(name, x64):
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("start", [jalax.Laplace(), jalax.Tempered()], ids=["Laplace", "Tempered"])
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(jalax.Laplace(), id="Laplace"),
+        pytest.param(jalax.Tempered(), id="Tempered", marks=pytest.mark.slow),
+    ],
+)
 def test_a_fit_from_here_has_an_absolute_evidence(start, grouped, precision):
     """Against the closed form, plain and grouped."""
     exact = models.hierarchical_normal(Y)
@@ -100,6 +106,7 @@ def test_a_fit_from_here_has_an_absolute_evidence(start, grouped, precision):
     assert abs(float(result.theta_average(0.5)) - Y.mean()) < 0.1
 
 
+@pytest.mark.slow
 def test_replay_is_unbiased_where_the_path_is_not(x64):
     """A grouped toy: the adaptive path's evidence is high, its replay is right (FACTS 3)."""
     y = 1.5 * np.random.default_rng(0).normal(size=20)
