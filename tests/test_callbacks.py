@@ -166,7 +166,12 @@ def test_a_callback_need_not_inherit():
 
 
 def press_ctrl_c(run):
-    signal.raise_signal(signal.SIGINT)
+    # A run in the background inherits an ignored SIGINT: press with Python's own handler on.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def raise_keyboard_interrupt(run):
