@@ -223,6 +223,7 @@ def two_modes(theta, x, data):
     return far - jnp.log(2 * jnp.pi) - jnp.log(2.0)
 
 
+@pytest.mark.slow
 def test_two_far_modes():
     model = jalax.Model(two_modes, jnp.ones(2))
     modes = jalax.Modes(jnp.array([[5.0, 5.0], [-5.0, -5.0]]))

@@ -41,7 +41,7 @@ STARTS = {
 }
 
 
-SLOW = ("Tempered, JALA, from the prior", "Tempered, MALA, from the prior")
+SLOW = ("Tempered", "Tempered, JALA, from the prior", "Tempered, MALA, from the prior")
 
 
 @pytest.mark.parametrize(
@@ -162,6 +162,7 @@ def test_ula_start_is_the_papers(x64):
     np.testing.assert_allclose(cloud.particles[0].var(0), 0.5 / 0.9, rtol=0.12)
 
 
+@pytest.mark.slow
 def test_genealogy_error_of_one_run(x64):
     """Lee and Whiteley's estimate against the spread over replicates, multinomial resampling."""
     path = {"m": np.linspace(0.0, 0.5, 9), "s": np.linspace(1.0, 0.9, 9)}
