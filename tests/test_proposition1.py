@@ -232,9 +232,3 @@ def test_moving_gaussian_test_sees(fault, monkeypatch):
     statistics, _ = LOW.run(resample_below=0.95)
     with pytest.raises(AssertionError):
         assert_exact(statistics)
-
-
-def test_plain_ula_is_visibly_biased():
-    """Without weights the variance of the moving Gaussian is off by more than a tenth."""
-    h, s = LOW.h, float(LOW.path["s"][-1])
-    assert s**2 / (1 - h / (2 * s**2)) > 1.1 * s**2
