@@ -16,6 +16,7 @@ ALGORITHMS = {
         preconditioner=np.array([[1.0, 0.3, 0.0], [0.3, 2.0, 0.1], [0.0, 0.1, 0.5]]),
         resample=jalax.multinomial,
     ),
+    "JALAEM-automatic": jalax.JALAEM(averaging=jalax.Averaging(tolerance=0.0)),  # never done
     "PGD": jalax.PGD(step_size=0.05),
     "PGD-adam": jalax.PGD(step_size=0.05, optimizer=optax.adam(0.05)),
     "IPLA": jalax.IPLA(step_size=0.05),

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jalax.cli import app
-from jalax.cli.demo import REFERENCE_LOG_EVIDENCE, REFERENCE_THETA
+from jalax.cli.demo import REFERENCE_ERROR, REFERENCE_LOG_EVIDENCE, REFERENCE_THETA
 
 
 def test_help_names_the_demo():
@@ -24,8 +24,12 @@ def test_demo(tmp_path):
     assert result.exit_code == 0, result.output
     assert (tmp_path / "wisconsin.png").stat().st_size > 10_000
     text = " ".join(result.output.split())
-    found = re.search(r"rows: theta (\S+) .*log evidence (\S+) \+- (\S+) \(reference", text)
+    found = re.search(
+        r"\(converged\): theta (\S+), standard error (\S+) .*log evidence (\S+) \+- (\S+) \(ref",
+        text,
+    )
     assert found is not None
-    theta, evidence, error = (float(number) for number in found.groups())
-    assert abs(theta - REFERENCE_THETA) < 0.03
+    theta, standard, evidence, error = (float(number) for number in found.groups())
+    assert abs(theta - REFERENCE_THETA) < 0.02
+    assert abs(standard - REFERENCE_ERROR) < 0.02
     assert abs(evidence - REFERENCE_LOG_EVIDENCE) < 4.5 * max(error, 0.01)

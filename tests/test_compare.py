@@ -135,3 +135,13 @@ def test_plot(gaussian_and_student):
     matplotlib.use("Agg")
     axis = jalax.compare(gaussian_and_student).plot()
     assert [tick.get_text() for tick in axis.get_yticklabels()] == ["Gaussian", "Student-t"]
+
+
+def test_to_dataframe(gaussian_and_student):
+    comparison = jalax.compare(gaussian_and_student)
+    frame = comparison.to_dataframe()
+    assert list(frame.index) == ["Gaussian", "Student-t"]
+    best = gaussian_and_student["Gaussian"]
+    assert frame.loc["Gaussian", "log_evidence"] == best.log_evidence
+    assert frame.loc["Gaussian", "difference"] == 0
+    assert frame.loc["Student-t", "num_theta"] == 3

@@ -163,9 +163,11 @@ def _with(algorithm, step_size):
 @both
 def test_history_has_a_row_a_step(name, grouped):
     result = fit(name, grouped, num_steps=13)
-    assert result.status == jalax.Status.MAX_STEPS
+    # In this model the scale has no maximum: an automatic fit finds that out when it finishes.
+    automatic = name == "JALAEM-automatic"
+    assert result.status == ("boundary" if automatic else "max_steps")
     assert all(len(leaf) == 13 for leaf in jax.tree.leaves(result.history))
-    assert result.history["theta"]["m"][-1] == result.theta["m"]
+    assert result.history["theta"]["m"][-1] == result.state.theta["m"]
     assert ("log_evidence" in result.history) == table.ALGORITHMS[name].gives_evidence
 
 

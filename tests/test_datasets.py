@@ -78,3 +78,15 @@ def test_cbpp():
     assert data.covariates.dtype == np.float64
     np.testing.assert_array_equal(data.covariates[:, 0], 1)
     np.testing.assert_array_equal(data.covariates[:, 1:] @ np.array([1, 2, 3]) + 1, data.period)
+
+
+def test_sleepstudy_and_dyestuff():
+    """Least squares gives lme4's fixed effects where the design is balanced."""
+    sleep = datasets.sleepstudy()
+    found = np.linalg.lstsq(sleep.covariates, sleep.reaction, rcond=None)[0]
+    np.testing.assert_allclose(found, [251.4051048, 10.46728596], rtol=1e-8)
+    assert np.unique(sleep.subject, return_counts=True)[1].tolist() == [10] * 18
+    dye = datasets.dyestuff()
+    assert dye.yield_.mean() == 1527.5
+    assert np.unique(dye.batch, return_counts=True)[1].tolist() == [5] * 6
+    np.testing.assert_array_equal(dye.covariates, np.ones((30, 1)))

@@ -209,10 +209,6 @@ def test_start_of_the_wrong_kind(start):
     refused(TypeError, "start must be", "jalax.Given(", start=start)
 
 
-def test_start_missing():
-    refused(ValueError, "start is missing", "jalax.Given", "jalax.FromSampler", start=None)
-
-
 def prior(key, theta, data):
     return theta + jax.random.normal(key, (3,))
 
@@ -344,15 +340,23 @@ def test_project_must_return_a_theta(project):
 @pytest.mark.parametrize("algorithm", ["JALAEM", "PGD", "IPLA", "SOUL", "SFLA"])
 @pytest.mark.parametrize(
     ("step_size", "word"),
-    [(None, "missing"), (0.0, "positive"), (-0.1, "positive"), (np.nan, "nan"), (np.inf, "inf")],
+    [(0.0, "positive"), (-0.1, "positive"), (np.nan, "nan"), (np.inf, "inf")],
 )
 def test_step_size(algorithm, step_size, word):
     broken = getattr(jalax, algorithm)(step_size=step_size)
     refused(ValueError, f"{algorithm}.step_size", word, algorithm=broken)
 
 
-def test_step_size_is_missing_by_default():
-    refused(ValueError, "JALAEM.step_size is missing", algorithm=None)
+@pytest.mark.parametrize("algorithm", ["PGD", "IPLA", "SOUL", "SFLA"])
+def test_step_size_of_the_peers_is_not_chosen_for_you(algorithm):
+    broken = getattr(jalax, algorithm)()
+    refused(ValueError, f"{algorithm}.step_size is missing", algorithm=broken)
+
+
+@pytest.mark.parametrize("name", ["shift", "limiter", "averaging"])
+def test_parts_of_the_automatic_fit_are_objects(name):
+    broken = jalax.JALAEM(**{name: 0.5})
+    refused(TypeError, f"JALAEM.{name}", f"jalax.{name.capitalize()}", algorithm=broken)
 
 
 @pytest.mark.parametrize("step_size", [lambda step: -0.1, jalax.Schedule(lambda step, a: a, a=0)])

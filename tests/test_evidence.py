@@ -140,6 +140,7 @@ def test_the_interval_covers(name, num_groups, x64):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:log_evidence")
 @pytest.mark.parametrize("name", CONJUGATE)
 def test_the_interval_of_the_tempered_route_covers(name, x64, monkeypatch):
     """From a prior reference, with importance sampling ruled out."""
@@ -149,10 +150,9 @@ def test_the_interval_of_the_tempered_route_covers(name, x64, monkeypatch):
         lambda theta, x, y: jax.scipy.stats.norm.logpdf(x, 0.0, 1.5),
     )
 
-    monkeypatch.setattr(_evidence, "K_HAT_LIMIT", -np.inf)
+    monkeypatch.setattr(_evidence, "IMPORTANCE_BELOW", -np.inf)
     monkeypatch.setattr(_evidence, "_refit", lambda *cloud: _evidence.as_reference(prior))
-    with pytest.warns(UserWarning, match="k-hat"):
-        hits, width = coverage(model, theta, truth, error=1.0, num_particles=100, reference=prior)
+    hits, width = coverage(model, theta, truth, error=1.0, num_particles=100, reference=prior)
     print(f"{name}, tempered: {hits} of 100, mean width {width:.4f}")
     assert hits >= 87
 
@@ -171,34 +171,45 @@ def test_no_bias_over_twenty_thousand_groups(x64):
 # --- hard shapes: right within errors, or flagged ----------------------------------------------
 
 
-def banana(theta, x, data):
-    return -0.5 * x[0] ** 2 - 0.5 * ((x[1] - x[0] ** 2) / 0.3) ** 2 - jnp.log(2 * jnp.pi * 0.3)
+def banana(theta, x, width):
+    return -0.5 * x[0] ** 2 - 0.5 * ((x[1] - x[0] ** 2) / width) ** 2 - jnp.log(2 * jnp.pi * width)
 
 
-def funnel(theta, x, data):
+def funnel(theta, x, width):
     log_normal = jax.scipy.stats.norm.logpdf
-    return log_normal(x[0], 0.0, 3.0) + jnp.sum(log_normal(x[1:], 0.0, jnp.exp(x[0] / 2)))
+    return log_normal(x[0], 0.0, width) + jnp.sum(log_normal(x[1:], 0.0, jnp.exp(x[0] / 2)))
 
 
-def heavy(theta, x, data):
-    return jnp.sum(jax.scipy.stats.t.logpdf(x, 2.5))
+def heavy(theta, x, freedom):
+    return jnp.sum(jax.scipy.stats.t.logpdf(x, freedom))
 
 
-HARD = {"banana": (banana, 2), "funnel": (funnel, 6), "heavy tails": (heavy, 4)}
+def ring(theta, x, width):
+    radius = jnp.sqrt(jnp.sum(x**2) + 1e-12)
+    return jax.scipy.stats.norm.logpdf(radius, 3.0, width) - jnp.log(2 * jnp.pi * radius)
+
+
+HARD = [
+    (banana, 2, 0.3),
+    (banana, 2, 0.1),
+    (funnel, 6, 3.0),
+    (funnel, 10, 1.5),
+    (heavy, 4, 2.5),
+    (heavy, 3, 1.0),
+    (ring, 2, 0.2),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:log_evidence")
-@pytest.mark.parametrize("name", HARD)
-def test_hard_shapes_are_right_or_flagged(name):
-    log_joint, dimension = HARD[name]
-    model = jalax.Model(log_joint, jnp.zeros(dimension))
-    for seed in range(5):
+@pytest.mark.parametrize(("log_joint", "dimension", "shape"), HARD)
+def test_hard_shapes_are_right_or_flagged(log_joint, dimension, shape):
+    """All are normalised: log Z = 0. The seeds are not those the method was tuned on."""
+    model = jalax.Model(log_joint, jnp.full(dimension, 0.1), jnp.asarray(shape))
+    for seed in range(1000, 1006):
         evidence = jalax.log_evidence(model, 0.0, key=jax.random.key(seed), max_particles=50_000)
-        right = abs(evidence.value) <= 4.5 * evidence.error  # all are normalised: log Z = 0
-        # The funnel has no proper mode and is flagged for that too; the others only by k-hat.
-        flags = ("k-hat", "not positive definite") if name == "funnel" else ("k-hat",)
-        flagged = any(flag in message for flag in flags for message in evidence.messages)
+        right = abs(evidence.value) <= 4.5 * evidence.error
+        flagged = any("k-hat" in message for message in evidence.messages)
         assert right or flagged, evidence
 
 

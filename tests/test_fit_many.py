@@ -296,7 +296,7 @@ class Watch(jalax.Callback):
         ({"key": jax.random.PRNGKey(0), "num_fits": 3}, TypeError, ["typed", "PRNGKey"]),
         ({"key": jax.random.PRNGKey(0)}, TypeError, ["typed", "PRNGKey"]),
         ({"key": KEYS.reshape(3, 1)}, ValueError, ["key", "(3, 1)"]),
-        ({"start": None}, ValueError, ["start is missing"]),
+        ({"start": 3.0}, TypeError, ["start must be"]),
         ({"num_steps": None}, ValueError, ["num_steps is missing"]),
         ({"theta": 0}, TypeError, ["theta", "floating point"]),
         ({"callbacks": [jalax.checkpoint("fit.npz")]}, ValueError, ["checkpoint", "jalax.fit"]),

@@ -18,16 +18,17 @@ def test_the_ten_lines(capsys):
     names: dict = {}
     exec(compile(blocks[0], str(README), "exec"), names)
     printed = capsys.readouterr().out
-    assert "log evidence (path)" in printed
+    assert "status: converged" in printed
+    assert "std. error" in printed
     assert "+-" in printed
-    y, theta = np.asarray(names["y"]), names["result"].theta_average(0.3)
-    spread = np.sqrt(y.var() - 1)
-    assert abs(theta["mean"] - y.mean()) < 0.05
-    assert abs(np.exp(theta["log_sd"]) - spread) < 0.1
-    last = names["result"].theta
-    sd = jnp.sqrt(jnp.exp(2 * last["log_sd"]) + 1)
-    exact = jnp.sum(jax.scipy.stats.norm.logpdf(y, last["mean"], sd))
-    result = names["result"]
+    result, y = names["result"], np.asarray(names["y"])
+    theta, spread = result.theta, np.sqrt(y.var() - 1)
+    assert abs(theta["mean"] - y.mean()) < 0.02
+    assert abs(np.exp(theta["log_sd"]) - spread) < 0.02
+    errors = result.standard_errors()
+    assert abs(errors["mean"] - np.sqrt(y.var() / 50)) < 0.03 * errors["mean"]
+    sd = jnp.sqrt(jnp.exp(2 * theta["log_sd"]) + 1)
+    exact = jnp.sum(jax.scipy.stats.norm.logpdf(y, theta["mean"], sd))
     assert abs(result.path_log_evidence - exact) < 1.0
     assert abs(result.log_evidence - exact) < 4.5 * result.log_evidence_error + 1e-3
 

@@ -326,11 +326,11 @@ def assert_same_tree(a, b):
 
 
 def assert_same_result(a, b):
-    for name in ("theta", "particles", "log_weights", "history"):
+    for name in ("theta", "free", "particles", "log_weights", "history"):
         assert_same_tree(getattr(a, name), getattr(b, name))
     for field in dataclasses.fields(a):
         # origin, the model in memory, is not saved; an evidence only if it was asked for.
-        other = ("state", "origin", "saved_evidence")
+        other = ("state", "origin", "saved_evidence", "free")
         if field.name not in ("theta", "particles", "log_weights", "history", *other):
             assert getattr(a, field.name) == getattr(b, field.name), field.name
             assert type(getattr(a, field.name)) is type(getattr(b, field.name))

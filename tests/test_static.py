@@ -112,6 +112,17 @@ def test_a_redefined_function_is_equal():
     assert same(one["f"], two["f"])
 
 
+def test_an_attribute_is_not_taken_for_a_global_of_its_name():
+    """jax.scipy.stats.t reads no global t, and a script may well have one that changes."""
+    one, two = {"jax": jax, "t": 1.0}, {"jax": jax, "t": 2.0}
+    for names in (one, two):
+        exec("def f(theta, x): return jax.scipy.stats.t.logpdf(x, theta)", names)
+    assert same(one["f"], two["f"])
+    for names in (one, two):
+        exec("def g(theta, x): return x * t", names)
+    assert not same(one["g"], two["g"])
+
+
 def test_a_function_is_equal_to_itself_and_to_its_static():
     for function in (scaled, factorial, inner_reads_scale, jnp.exp, optax.adam, len):
         assert same(function, function)

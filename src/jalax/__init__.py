@@ -4,6 +4,7 @@ from jalax import datasets as datasets
 from jalax import models as models
 from jalax._algorithms.ipla import IPLA as IPLA
 from jalax._algorithms.jala_em import JALAEM as JALAEM
+from jalax._algorithms.jala_em import Shift as Shift
 from jalax._algorithms.pgd import PGD as PGD
 from jalax._algorithms.sfla import SFLA as SFLA
 from jalax._algorithms.soul import SOUL as SOUL
@@ -17,9 +18,11 @@ from jalax._compare import Comparison as Comparison
 from jalax._compare import compare as compare
 from jalax._evidence import Evidence as Evidence
 from jalax._evidence import log_evidence as log_evidence
+from jalax._finish import Uncertainty as Uncertainty
 from jalax._fit import fit as fit
 from jalax._fit_many import FitResults as FitResults
 from jalax._fit_many import fit_many as fit_many
+from jalax._langevin import InverseHessian as InverseHessian
 from jalax._model import GroupedModel as GroupedModel
 from jalax._model import Model as Model
 from jalax._options import Optax as Optax
@@ -30,6 +33,7 @@ from jalax._resampling import multinomial as multinomial
 from jalax._resampling import residual as residual
 from jalax._resampling import stratified as stratified
 from jalax._resampling import systematic as systematic
+from jalax._result import EvidenceCheck as EvidenceCheck
 from jalax._result import FitResult as FitResult
 from jalax._result import load as load
 from jalax._starts.from_sampler import FromSampler as FromSampler
@@ -38,8 +42,14 @@ from jalax._starts.importance import Importance as Importance
 from jalax._starts.importance import Laplace as Laplace
 from jalax._starts.tempered import Tempered as Tempered
 from jalax._starts.ula import ULA as ULA
+from jalax._step_size import PilotStep as PilotStep
+from jalax._step_size import PowerIteration as PowerIteration
+from jalax._step_size import auto_step_size as auto_step_size
 from jalax._tempering import JALA as JALA
 from jalax._tempering import MALA as MALA
+from jalax._theta_step import Averaging as Averaging
+from jalax._theta_step import Limiter as Limiter
+from jalax._theta_step import ObservedInformation as ObservedInformation
 from jalax._transport import Transport as Transport
 from jalax._transport import transport as transport
 from jalax._types import Info as Info

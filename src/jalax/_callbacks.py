@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from jalax._model import Model
+from jalax._theta_step import PHASES
 from jalax._tree import Tree
 from jalax._types import Algorithm, State, Status
 
@@ -41,6 +42,7 @@ class Run:
     theta_0: Tree = None
     many: bool = False
     diverged: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
+    retries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), int))
     identity: dict[str, Any] | None = None  # of its checkpoints
     records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     began: float = dataclasses.field(default_factory=time.perf_counter)
@@ -151,7 +153,7 @@ class progress_bar(Callback):
 
 
 def progress_line(run: Run) -> str:
-    """`theta 0.987, logz -73.34, ess 61`; of many fits, their medians."""
+    """`averaging: theta 0.987, logz -73.34 +/- 0.03, ess 61`; of many fits, their medians."""
     theta = [np.asarray(leaf) for leaf in jax.tree.leaves(run.theta)]
     axis = 0 if run.many else None
     flat = np.concatenate([_over_fits(leaf, axis).ravel() for leaf in theta])
@@ -162,9 +164,16 @@ def progress_line(run: Run) -> str:
     if run.algorithm.gives_evidence:
         relative = np.any(np.asarray(run.state.memory.relative))
         name = "log Z/Z0" if relative else "logz"
-        parts.append(f"{name} {float(np.nanmedian(run.latest('log_evidence'))):.2f}")
+        value, error = (
+            float(np.nanmedian(run.latest(record)))
+            for record in ("log_evidence", "log_evidence_error")
+        )
+        parts.append(f"{name} {value:.2f} +/- {error:.2f}")
     parts.append(f"ess {float(np.nanmedian(run.latest('ess'))):.0f}")
-    return ", ".join(parts)
+    line = ", ".join(parts)
+    if getattr(run.state.memory, "phase", None) is None:
+        return line
+    return f"{PHASES[int(np.nanmedian(run.latest('phase')))]}: {line}"
 
 
 def _over_fits(leaf: np.ndarray, axis: int | None) -> np.ndarray:

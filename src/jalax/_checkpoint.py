@@ -121,7 +121,7 @@ def _options(algorithm: Any) -> list[str]:
             functions.append(value.function.fingerprint())
         elif isinstance(value, Static):
             functions.append(value.fingerprint())
-        elif field.metadata.get("static"):
+        elif field.metadata.get("static") or dataclasses.is_dataclass(value):
             functions.append(repr(value))
     return [_store.fingerprint(jax.tree.leaves(algorithm)), *functions]
 

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from jalax import _store
 from jalax._evidence import Evidence
-from jalax._information import LIMIT, observed_information
+from jalax._information import LIMIT, moments
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
 from jalax._tree import Tree
@@ -105,8 +105,11 @@ class Comparison:
         return f"<table><tr>{top}</tr>{rows}</table><p>{escape(self.note)}</p>"
 
     def to_dataframe(self) -> Any:
-        """A pandas DataFrame, one row a model (pandas must be installed)."""
-        import pandas
+        """A pandas DataFrame, one row a model."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_dataframe needs pandas: pip install 'jalax[pandas]'.") from error
 
         return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows]).set_index("name")
 
@@ -249,7 +252,7 @@ def _prior(theta_log_prior: Any, name: str) -> Callable[[Tree], Any]:
 def _laplace_correction(name: str, result: FitResult, log_prior: Callable[[Tree], Any]) -> float:
     """log prior + (p/2) log 2 pi - (1/2) log det I, with the gradient term of the docstring."""
     origin = _origin(result, name)
-    flat, unravel = ravel_pytree(result.state.theta)  # type: ignore[union-attr]
+    flat, unravel = ravel_pytree(result.free)
     if flat.size > LIMIT:
         raise ValueError(
             f"{name!r} has {flat.size} parameters, more than the {LIMIT} whose information is held."
@@ -260,7 +263,7 @@ def _laplace_correction(name: str, result: FitResult, log_prior: Callable[[Tree]
     def prior(t):
         return log_prior(unravel(t))
 
-    louis = observed_information(origin.model, unravel(flat), cloud.particles, cloud.log_weights)
+    louis = moments(origin.model, unravel(flat), cloud.particles, cloud.log_weights).observed
     information = louis - jax.hessian(prior)(flat)
     sign, log_det = jnp.linalg.slogdet(information)
     if not bool(sign > 0):

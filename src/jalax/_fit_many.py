@@ -18,14 +18,20 @@ from jalax._fit import (
     _advice,
     _capacity,
     _drive,
+    _num_steps,
     _prepare,
     _prepare_start,
     _result,
     _with_progress,
+    default_start,
+    filled,
+    needs_tempering,
 )
 from jalax._model import Model
 from jalax._options import canonical, strong_float
 from jalax._result import FitResult
+from jalax._starts.importance import Laplace
+from jalax._starts.tempered import Tempered
 from jalax._tree import Tree
 from jalax._types import Algorithm, Start, Status
 
@@ -107,7 +113,7 @@ def fit_many(
     shape = getattr(key, "shape", ())
     _checks.check_key(key, shape[0] if shape else None)
     algorithm = _prepare(algorithm)
-    num_steps = _checks.check_count("num_steps", num_steps)
+    num_steps = _num_steps(num_steps, algorithm)
     chunk_size = _checks.check_count("chunk_size", chunk_size)
     if any(isinstance(callback, checkpoint) for callback in callbacks):
         raise ValueError("checkpoint works with jalax.fit; jalax.fit_many has no checkpoints.")
@@ -115,14 +121,25 @@ def fit_many(
     theta = model.theta if theta is None else theta
     if dataclasses.is_dataclass(start) and not isinstance(start, type):
         start = canonical(start, jnp.asarray)
+    axes, given_start = dict(axes or {}), start
+    if theta is not None:
+        one_theta = theta
+        if axes.get("theta") is not None:
+            one_theta = jax.tree.map(
+                lambda leaf: jnp.asarray(leaf)[0] if jnp.ndim(leaf) else leaf, theta
+            )
+        algorithm = filled(algorithm, one_theta)
+    start = Laplace() if start is None else start  # its size is set when one fit is at hand
     inputs = _Inputs(algorithm, model.replace(theta=None), theta, start)
-    leaf_axes = _axes(inputs, dict(axes or {}))
+    leaf_axes = _axes(inputs, axes)
     count = _count(inputs, leaf_axes, num_fits, key)
     _checks.check_key(key, count)
     assert key is not None
     keys = jax.random.split(key, count) if key.ndim == 0 else key
     key_start, key_run = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 0, 1)
 
+    if given_start is None:
+        inputs = inputs._replace(start=default_start(_pick(inputs, leaf_axes, 0).model))
     one = _pick(inputs, leaf_axes, 0)
     first_theta = _checks.prepare_theta(one.theta, one.model)
     _checks.check_log_joint(one.model, first_theta)
@@ -131,7 +148,10 @@ def fit_many(
         _check(_pick(inputs, leaf_axes, i), i)
     inputs = inputs._replace(theta=jax.tree.map(strong_float, theta))
 
-    states, seen = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
+    states, seen, quality = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
+    if given_start is None and needs_tempering(*quality):
+        inputs = inputs._replace(start=Tempered())
+        states, seen, _ = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
     for i in range(count):
         value, alive, log_weights = (array[i] for array in seen)
         _checks.check_values(value, alive, log_weights, num_steps, algorithm.gives_evidence)
@@ -144,6 +164,7 @@ def fit_many(
         num_steps=num_steps,
         many=True,
         diverged=np.zeros(count, bool),
+        retries=np.zeros(count, int),
     )
     in_loop = len(jax.tree.leaves((inputs.algorithm, inputs.model)))
     advance = partial(
@@ -258,7 +279,7 @@ def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
         key_init = jax.random.fold_in(key, 1)
         state = inputs.algorithm.init(key_init, inputs.model, inputs.theta, cloud)
         seen = _checks.look(inputs.model, inputs.theta, cloud.particles)
-        return state, (*seen, cloud.log_weights)
+        return state, (*seen, cloud.log_weights), (cloud.k_hat, cloud.log_evidence_error)
 
     in_axes = jax.tree.structure(inputs).unflatten(axes)
     return jax.vmap(begin, in_axes=(0, in_axes))(keys, inputs)
@@ -279,5 +300,6 @@ def _lane(run: Run, one: _Inputs, i: int) -> Run:
         start=one.start,
         theta_0=one.theta,
         records=records,
+        retries=run.retries[i],
         began=run.began,
     )

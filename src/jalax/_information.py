@@ -1,28 +1,105 @@
-r"""Louis' observed information about theta, from weighted particles of the posterior.
+r"""Score and information about theta, from weighted particles of the posterior.
 
-$$I(\theta) = E[-\nabla^2_\theta \log p_\theta(x, y)]
-  - \mathrm{Cov}[\nabla_\theta \log p_\theta(x, y)],$$
-expectations over $p_\theta(x \mid y)$, group by group: scores are centred within each group, and
-each group's covariance is multiplied by $1 / (1 - \sum_i w_i^2)$.
+With $s = \nabla_\theta \log p_\theta(x, y)$ and expectations over $p_\theta(x \mid y)$, group by
+group: the score of the marginal likelihood is $E[s]$ (Fisher), and its information is (Louis)
+
+$$I = I_c - M, \qquad I_c = E[-\nabla^2_\theta \log p_\theta(x, y)], \qquad M = \mathrm{Cov}[s].$$
+
+Scores are centred within each group, and each group's covariance is multiplied by
+$1 / (1 - \sum_i w_i^2)$.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from jalax import _model, _weights
+from jalax import _model, _tree, _weights
 from jalax._model import Model
 from jalax._tree import Tree
 
 LIMIT = 300  # parameters: the information is a dense matrix, and N scores of this size are held
 
 
-def observed_information(
-    model: Model, theta: Tree, particles: Tree, log_weights: Float[Array, "G N"]
-) -> Float[Array, "P P"]:
+# Less than this share of the complete-data information is no information: theta is at a boundary,
+# or not identified in that direction.
+FLAT = 0.05
+
+
+def fits(theta: Tree) -> bool:
+    """theta has no more numbers than an information matrix is held for."""
+    return sum(jnp.size(leaf) for leaf in jax.tree.leaves(theta)) <= LIMIT
+
+
+class Moments(NamedTuple):
+    """What one weighted cloud says about theta, P numbers."""
+
+    score: Float[Array, " P"]
+    noise: Float[Array, "P P"]  # the Monte-Carlo covariance of the score
+    complete: Float[Array, "P P"]  # I_c
+    missing: Float[Array, "P P"]  # M
+    batches: Float[Array, "B P P"]  # M from each of B batches of particles: its noise
+
+    @property
+    def observed(self) -> Float[Array, "P P"]:
+        return self.complete - self.missing
+
+
+class Expansion(NamedTuple):
+    """The score to second order in x around a point of each group."""
+
+    at: Float[Array, "G D"]
+    slope: Float[Array, "G D P"]  # B, its derivative in x
+    curve: Float[Array, "G D D P"]  # Q, its second derivative
+    matrix: Float[Array, "G D D"]  # P, standing in for the covariance of x
+
+    def score(self, offset: Float[Array, "G N D"]) -> Float[Array, "G N P"]:
+        first = jnp.einsum("gnd,gdp->gnp", offset, self.slope)
+        return first + jnp.einsum("gnd,gdep,gne->gnp", offset, self.curve, offset) / 2
+
+    def stein(self, particles: Tree, grad_x: Tree) -> Float[Array, "G N P"]:
+        r"""Terms of mean zero that cancel the second-order part of the scores.
+
+        $E[J \cdot \nabla_x \log p + \nabla \cdot J] = 0$ for every vector field J. This one says
+        how a Gaussian posterior moves with theta, $J_p = P B_p + \frac12 P Q_p (x - \bar x)$, and
+        what is left of the score of a Gaussian posterior is then a constant.
+        """
+        offset = _tree.ravel_particles(particles) - self.at[:, None]
+        gradient = _tree.ravel_particles(grad_x)
+        turned = jnp.einsum("gde,gefp->gdfp", self.matrix, self.curve) / 2
+        constant = jnp.einsum("gde,gep->gdp", self.matrix, self.slope)
+        field = constant[:, None] + jnp.einsum("gdep,gne->gndp", turned, offset)
+        divergence = jnp.einsum("gddp->gp", turned)[:, None]
+        return jnp.einsum("gndp,gnd->gnp", field, gradient) + divergence
+
+    def covariance(self) -> Float[Array, "P P"]:
+        turned = jnp.einsum("gde,gefp->gdfp", self.matrix, self.curve)  # P Q_p
+        curved = jnp.einsum("gdep,gedq->pq", turned, turned) / 2
+        return curved + jnp.einsum("gdp,gde,geq->pq", self.slope, self.matrix, self.slope)
+
+
+def moments(
+    model: Model,
+    theta: Tree,
+    particles: Tree,
+    log_weights: Float[Array, "G N"],
+    num_batches: int = 1,
+    expansion: Expansion | None = None,
+    grad_x: Tree = None,
+) -> Moments:
+    r"""Score and information of one weighted cloud; N must be a multiple of the batches.
+
+    With `expansion`, the score is split into its second-order expansion in x and the rest. The
+    covariance of the former is that under a Gaussian, $B_p^\top P B_q + \frac12 \mathrm{tr}
+    (Q_p P Q_q P)$, and only the remainder is left to the particles: far less noise where nearly
+    all information is missing, and a bias (none for a Gaussian posterior) that a direction to
+    move in can bear. With `grad_x` too, the x-gradient of log p at the particles, Stein's
+    identity takes the noise out of the score, without a bias.
+    """
     flat, unravel = ravel_pytree(theta)
     weights = _weights.normalise(log_weights)
 
@@ -32,8 +109,64 @@ def observed_information(
     scores = jax.jacfwd(values)(flat)  # (G, N, P)
     scores = jnp.where(weights[..., None] > 0, scores, 0.0)
     complete = -jax.hessian(lambda t: jnp.sum(weights * values(t)))(flat)
-    centred = scores - jnp.einsum("gn,gnp->gp", weights, scores)[:, None]
-    spread = jnp.einsum("gn,gnp,gnq->gpq", weights, centred, centred)
-    correction = 1 - jnp.sum(weights**2, axis=1)
-    missing = jnp.sum(spread / jnp.maximum(correction, 1e-6)[:, None, None], axis=0)
-    return complete - missing
+    each = jnp.einsum("gn,gnp->gp", weights, scores)
+    centred = scores - each[:, None]
+    spread = weights / jnp.maximum(1 - jnp.sum(weights**2, axis=1), 1e-6)[:, None]
+    parts = centred.reshape((centred.shape[0], num_batches, -1, flat.size))
+    spread = num_batches * spread.reshape(parts.shape[:3])
+    batches = jnp.einsum("gbn,gbnp,gbnq->bpq", spread, parts, parts)
+    if expansion is not None:
+        offset = _tree.ravel_particles(particles) - expansion.at[:, None]
+        second = expansion.score(offset)
+        second = second - jnp.einsum("gn,gnp->gp", weights, second)[:, None]
+        second = second.reshape(parts.shape)
+        sampled = jnp.einsum("gbn,gbnp,gbnq->bpq", spread, second, second)
+        batches = batches + expansion.covariance() - sampled
+    # A ratio of two averages: its first-order bias, and its variance by the delta method.
+    if expansion is not None and grad_x is not None:
+        steady = scores + expansion.stein(particles, grad_x)
+        steady = jnp.where(weights[..., None] > 0, steady, 0.0)
+        each = jnp.einsum("gn,gnp->gp", weights, steady)
+        centred = steady - each[:, None]
+    score = jnp.sum(each, axis=0) + jnp.einsum("gn,gnp->p", weights**2, centred)
+    noise = jnp.einsum("gn,gnp,gnq->pq", weights**2, centred, centred)
+    return Moments(score, noise, complete, jnp.mean(batches, axis=0), batches)
+
+
+def scores_by_group(model: Model, theta: Tree, cloud: Any) -> Float[Array, "G P"]:
+    """E[s] of each group of one weighted cloud."""
+    flat, unravel = ravel_pytree(theta)
+    weights = _weights.normalise(cloud.log_weights)
+
+    def each(t):
+        return jnp.sum(weights * _model.log_joint(model, unravel(t), cloud.particles), axis=1)
+
+    return jax.jacfwd(each)(flat)
+
+
+class Metric(NamedTuple):
+    r"""I_c and I in common coordinates: $I_c = T^{-T} T^{-1}$, $I = T^{-T} \mu T^{-1}$."""
+
+    basis: Float[Array, "P P"]  # T, one direction of theta a column
+    inverse: Float[Array, "P P"]  # T^{-1}
+    share: Float[Array, " P"]  # mu: the share of I_c that is not missing, ascending
+
+    def solve(self, score: Float[Array, " P"], share: Float[Array, " P"]) -> Float[Array, " P"]:
+        """I^{-1} g with the given eigenvalues in the place of mu; infinite: do not go there."""
+        return self.basis @ ((self.basis.T @ score) / share)
+
+    def square(self, step: Float[Array, " P"], share: Float[Array, " P"]) -> Float[Array, ""]:
+        """step' I step: the squared length of a step in standard errors."""
+        return jnp.sum(share * (self.inverse @ step) ** 2)
+
+
+def metric(complete: Float[Array, "P P"], missing: Float[Array, "P P"]) -> Metric:
+    """Both informations diagonal at once; scales of theta may differ by many powers of ten."""
+    scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
+    size, axes = jnp.linalg.eigh(complete * scale[:, None] * scale)
+    # Far from the answer I_c need not be positive: the size of its curvature still counts.
+    size = jnp.maximum(jnp.abs(size), 10 * jnp.finfo(size.dtype).eps * jnp.max(jnp.abs(size)))
+    root = axes / jnp.sqrt(size) * scale[:, None]
+    share, turn = jnp.linalg.eigh(root.T @ (complete - missing) @ root)
+    inverse = turn.T @ ((axes * jnp.sqrt(size)).T / scale)
+    return Metric(root @ turn, inverse, share)

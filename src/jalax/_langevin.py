@@ -8,11 +8,13 @@ step size h for the forward and the backward kernel of a move:
     \alpha_k(x_l, x_r) = U_k(x_l) + (x_r - x_l) \cdot \nabla U_k(x_l) / 2
                          + (h/4) \nabla U_k(x_l)^T P \nabla U_k(x_l)              (paper, eq. 3)
 
-The move uses theta_k; alpha_{k+1} uses theta_{k+1}.
+The move uses theta_k; alpha_{k+1} uses theta_{k+1}. Where the particles move along with theta by
+a shift c, forwards by +c and backwards by -c, X_{k+1} - X_k - c takes the place of X_{k+1} - X_k.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -41,6 +43,15 @@ class Dense(NamedTuple):
 Preconditioner = Diagonal | Dense | None
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class InverseHessian:
+    """As `preconditioner=`: the inverse Hessian of -log p at the particles' mean, by group.
+
+    Taken anew while theta moves, then frozen. Dense up to a few hundred latents, diagonal beyond.
+    """
+
+
 def as_preconditioner(model: Model, value: Any) -> Preconditioner:
     """None, a latent-shaped tree (diagonal), or a matrix over the ravelled latent."""
     if value is None:
@@ -56,7 +67,7 @@ def as_preconditioner(model: Model, value: Any) -> Preconditioner:
 
 def check_preconditioner(model: Model, value: Any) -> None:
     """A sentence for a preconditioner whose shape fits neither reading, or is not positive."""
-    if value is None:
+    if value is None or isinstance(value, InverseHessian):
         return
     size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(model.latent))
     groups = model.num_groups
@@ -120,16 +131,30 @@ def move(
     grad_x: Tree,
     step_size: Float[Array, ""],
     preconditioner: Preconditioner = None,
+    shift: Tree = None,
 ) -> Tree:
-    """X' = X + h P grad log p(X) + sqrt(2h) P^{1/2} xi."""
-    drift = apply(preconditioner, grad_x)
+    """X' = X + c + h P grad log p(X) + sqrt(2h) P^{1/2} xi."""
     noise = apply_root(preconditioner, _tree.normal_like(key, particles))
+    return move_by(noise, particles, grad_x, step_size, preconditioner, shift)
+
+
+def move_by(
+    noise: Tree,
+    particles: Tree,
+    grad_x: Tree,
+    step_size: Float[Array, ""],
+    preconditioner: Preconditioner = None,
+    shift: Tree = None,
+) -> Tree:
+    """`move` with the noise P^{1/2} xi given."""
+    drift = apply(preconditioner, grad_x)
 
     def one(x, g, xi):
         h = jnp.asarray(step_size, x.dtype)
         return x + h * g + jnp.sqrt(2 * h) * xi
 
-    return jax.tree.map(one, particles, drift, noise)
+    new = jax.tree.map(one, particles, drift, noise)
+    return new if shift is None else jax.tree.map(jnp.add, new, shift)
 
 
 def jarzynski_increment(
@@ -139,13 +164,16 @@ def jarzynski_increment(
     new: Any,
     step_size: Float[Array, ""],
     preconditioner: Preconditioner = None,
+    shift: Tree = None,
 ) -> Float[Array, "G N"]:
     r"""$-\alpha_{k+1}(X', X) + \alpha_k(X, X')$; `old` is at theta_k, `new` at theta_{k+1}.
 
     With g = grad log p = -grad U, and since P is symmetric, the two alphas collect into
     $\log p' - \log p - \frac12 (g + g') \cdot [X' - X - \frac h2 P (g - g')]$:
-    one inner product, and less cancellation.
+    one inner product, and less cancellation. With a shift c, X' - X - c for X' - X.
     """
+    if shift is not None:
+        old_particles = jax.tree.map(jnp.add, old_particles, shift)
     total = jax.tree.map(jnp.add, old.grad_x, new.grad_x)
     difference = apply(preconditioner, jax.tree.map(jnp.subtract, old.grad_x, new.grad_x))
     path = jax.tree.map(

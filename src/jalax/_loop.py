@@ -38,7 +38,8 @@ def is_healthy(state: State) -> Bool[Array, ""]:
 
 
 def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacity: int) -> Chunk:
-    """Up to `length` steps from `state`, fewer if one fails."""
+    """Up to `length` steps from `state`, fewer if one fails or the algorithm is done."""
+    is_done = getattr(algorithm, "is_done", lambda state: jnp.zeros((), bool))
 
     def record(state: State, info) -> dict[str, Tree]:
         return {"theta": state.theta, **info._asdict()}
@@ -56,8 +57,8 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
         return i + 1, state, buffers, is_healthy(state)
 
     def go_on(carry):
-        i, _, _, healthy = carry
-        return (i < length) & healthy
+        i, state, _, healthy = carry
+        return (i < length) & healthy & ~is_done(state)
 
     first = jnp.zeros((), jnp.int32), state, buffers, jnp.ones((), bool)
     done, state, buffers, healthy = lax.while_loop(go_on, body, first)

@@ -96,7 +96,7 @@ def _width(log_p, x: Float[Array, " D"], value, vectors: Float[Array, "D D"]):
 
 
 def _lbfgs(log_p, x: Float[Array, " D"]) -> Mode:
-    """L-BFGS with a line search; diag(H) = E[z * H z] over random signs z."""
+    """L-BFGS with a line search."""
     import optax
 
     def loss(v):
@@ -117,13 +117,19 @@ def _lbfgs(log_p, x: Float[Array, " D"]) -> Mode:
     first = (jnp.zeros((), jnp.int32), x, solver.init(x), jnp.zeros((), bool))
     _, x, _, done = lax.while_loop(lambda c: (c[0] < 500) & ~c[3], body, first)
 
+    diagonal = hessian_diagonal(loss, x)
+    top = jnp.max(jnp.abs(diagonal))
+    size = jnp.maximum(diagonal, 1e-6 * top)
+    positive = jnp.all(diagonal > 0)
+    return Mode(x, log_p(x), 1 / jnp.sqrt(size), -0.5 * jnp.sum(jnp.log(size)), positive, done)
+
+
+def hessian_diagonal(loss, x: Float[Array, " D"]) -> Float[Array, " D"]:
+    """diag(H) = E[z * H z] over random signs z."""
+
     def probe(key):
         z = jax.random.rademacher(key, x.shape, x.dtype)
         return z * jax.jvp(jax.grad(loss), (x,), (z,))[1]
 
     # The probes are part of the method, not of the user's randomness.
-    diagonal = jnp.mean(jax.vmap(probe)(jax.random.split(jax.random.key(0), NUM_PROBES)), axis=0)
-    top = jnp.max(jnp.abs(diagonal))
-    size = jnp.maximum(diagonal, 1e-6 * top)
-    positive = jnp.all(diagonal > 0)
-    return Mode(x, log_p(x), 1 / jnp.sqrt(size), -0.5 * jnp.sum(jnp.log(size)), positive, done)
+    return jnp.mean(jax.vmap(probe)(jax.random.split(jax.random.key(0), NUM_PROBES)), axis=0)

@@ -114,8 +114,8 @@ class Optax:
 
 
 def as_optimizer(optimizer: Any) -> Optax | None:
-    """None, an `Optax`, or a ready-made optax transformation under a static key."""
-    if optimizer is None or isinstance(optimizer, Optax):
+    """None, `Optax`, `ObservedInformation`, or an optax transformation under a static key."""
+    if optimizer is None or isinstance(optimizer, Optax) or hasattr(optimizer, "direction"):
         return optimizer
     if hasattr(optimizer, "init") and hasattr(optimizer, "update"):
         return Optax(_ReadyMade(Static.of(optimizer.init), Static.of(optimizer.update)))

@@ -8,6 +8,7 @@ with `sample(key, model, theta, num)` -> particles (G, N, ...) and
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -49,7 +50,7 @@ class AtMode:
             dimension the radius of a Student-t with few degrees varies too much.
     """
 
-    degrees_of_freedom: float | None = None
+    degrees_of_freedom: float | None = dataclasses.field(default=None, metadata={"static": True})
 
     def prepare(self, key, model: Model, theta: Tree) -> PreparedAtMode:
         del key
@@ -57,25 +58,32 @@ class AtMode:
         return PreparedAtMode(mode, _freedom(self.degrees_of_freedom, mode))
 
 
-def _freedom(given: Any, mode: Mode) -> Float[Array, ""]:
-    size = max(5.0, float(mode.x.shape[1]))
-    return jnp.asarray(size if given is None else given, jnp.result_type(float))
+def _freedom(given: float | None, mode: Mode) -> float:
+    return max(5.0, float(mode.x.shape[1])) if given is None else float(given)
 
 
-class PreparedAtMode(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PreparedAtMode:
     mode: Mode
-    dof: Float[Array, ""]
+    dof: float = dataclasses.field(metadata={"static": True})
 
     def sample(self, key, model: Model, theta: Tree, num: int) -> Tree:
         del theta
-        key_normal, key_scale = jax.random.split(key)
         groups, size = self.mode.x.shape
-        z = jax.random.normal(key_normal, (groups, num, size), self.mode.x.dtype)
-        # t = z / sqrt(chi2_dof / dof); chi2_dof = 2 Gamma(dof / 2)
-        finite = jnp.isfinite(self.dof)
-        dof = jnp.where(finite, self.dof, 1.0).astype(z.dtype)
-        chi2 = 2 * jax.random.gamma(key_scale, dof / 2, (groups, num), z.dtype)
-        z = z * jnp.where(finite, jnp.sqrt(dof / chi2), 1.0)[..., None]
+        dtype = self.mode.x.dtype
+        # t = z / sqrt(chi2_dof / dof), chi2_dof the sum of dof squares. All normals come from one
+        # call: compiling the random numbers is what takes longest here.
+        whole = self.dof.is_integer()
+        squares = int(self.dof) if whole else 0
+        z = jax.random.normal(key, (groups, num, size + squares), dtype)
+        z, rest = z[..., :size], z[..., size:]
+        if whole:
+            z = z * jnp.sqrt(self.dof / jnp.sum(rest**2, axis=-1, keepdims=True))
+        elif math.isfinite(self.dof):
+            key_scale = jax.random.fold_in(key, 1)
+            chi2 = 2 * jax.random.gamma(key_scale, self.dof / 2, (groups, num, 1), dtype)
+            z = z * jnp.sqrt(self.dof / chi2)
         vectors = self.mode.x[:, None] + _apply_root(self.mode.root, z)
         return unravel(model, vectors)
 
@@ -84,17 +92,17 @@ class PreparedAtMode(NamedTuple):
         vectors = _tree.ravel_particles(particles)
         z = _solve_root(self.mode.root, vectors - self.mode.x[:, None])
         square, size = jnp.sum(z**2, axis=-1), self.mode.x.shape[1]
-        finite = jnp.isfinite(self.dof)
-        dof = jnp.where(finite, self.dof, 1.0)
-        student = (
-            gammaln((dof + size) / 2)
-            - gammaln(dof / 2)
-            - size / 2 * jnp.log(dof * jnp.pi)
-            - (dof + size) / 2 * jnp.log1p(square / dof)
-        )
-        normal = -size / 2 * jnp.log(2 * jnp.pi) - square / 2
-        value = jnp.where(finite, student, normal) - self.mode.log_det_root[:, None]
-        return value.astype(vectors.dtype)
+        dof = self.dof
+        if math.isinf(dof):
+            value = -size / 2 * jnp.log(2 * jnp.pi) - square / 2
+        else:
+            value = (
+                gammaln((dof + size) / 2)
+                - gammaln(dof / 2)
+                - size / 2 * jnp.log(dof * jnp.pi)
+                - (dof + size) / 2 * jnp.log1p(square / dof)
+            )
+        return (value - self.mode.log_det_root[:, None]).astype(vectors.dtype)
 
     def metric(self):
         return self.mode.root, self.mode.positive & self.mode.converged
@@ -203,7 +211,7 @@ class Modes:
     """
 
     first: Tree
-    degrees_of_freedom: float | None = None
+    degrees_of_freedom: float | None = dataclasses.field(default=None, metadata={"static": True})
 
     def prepare(self, key, model: Model, theta: Tree) -> PreparedModes:
         del key
@@ -257,8 +265,7 @@ def fitted_to(particles: Tree, log_weights: Float[Array, "G N"]) -> PreparedAtMo
     log_det = 0.5 * jnp.sum(jnp.log(size), axis=1)
     mode = Mode(mean, jnp.zeros_like(log_det), root, log_det, sound, sound)
     # Wide tails: this is used where the first reference had too narrow ones.
-    freedom = max(2.0, mean.shape[1] / 5)
-    return PreparedAtMode(mode, jnp.asarray(freedom, mean.dtype))
+    return PreparedAtMode(mode, float(max(1, mean.shape[1] // 5)))
 
 
 def normalisation(key, prepared: Proposal, model: Model, theta: Tree):

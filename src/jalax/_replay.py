@@ -18,6 +18,7 @@ from jax import lax
 from jalax import _weights
 from jalax._evidence import Evidence, average_in_z
 from jalax._model import Model
+from jalax._theta_step import Limiter
 from jalax._tree import Tree
 from jalax._types import Algorithm, Start
 
@@ -32,6 +33,7 @@ class Origin:
     start: Start | None  # None: the fit went on from a state
     theta_0: Tree
     theta_path: Tree  # theta_1, ..., theta_K as the optimiser sees them
+    step_size: Any = None  # chosen by a rule
 
 
 @jax.tree_util.register_dataclass
@@ -61,10 +63,16 @@ def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) 
         )
     if not origin.algorithm.gives_evidence:
         raise ValueError(f"{type(origin.algorithm).__name__} has no evidence to replay.")
-    fixed: Any = dataclasses.replace(  # type: ignore[type-var]
-        origin.algorithm, optimizer=FollowPath(origin.theta_path), project=None
+    algorithm: Any = origin.algorithm
+    fixed: Any = dataclasses.replace(
+        algorithm,
+        step_size=algorithm.step_size if origin.step_size is None else origin.step_size,
+        optimizer=FollowPath(origin.theta_path),
+        project=None,
+        limiter=Limiter(cess=0.0),
+        averaging=None,
     )
-    keys = jax.random.split(key, num_replicates)
+    keys = jax.random.split(key, num_replicates + 1)
     log_z, relative, ess, k_hat = _runs(
         keys, fixed, origin.model, origin.start, origin.theta_0, num_particles
     )
@@ -88,21 +96,31 @@ def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) 
 
 @partial(jax.jit, static_argnames="num_particles")
 def _runs(keys, algorithm, model: Model, start, theta_0: Tree, num_particles: int):
+    """All replicates step by step, behind a leader whose own cloud is in no average.
+
+    The leader's particles say where the others' preconditioner and shift are taken, which are
+    then fixed in advance as far as the others are concerned.
+    """
     steps = jax.tree.leaves(algorithm.optimizer.path)[0].shape[0]
 
-    def one(key):
-        key_start, key_run = jax.random.split(key)
-        cloud = start(key_start, model, theta_0, num_particles)
-        state = algorithm.init(key_start, model, theta_0, cloud)
-
-        def body(k, carry):
-            state, _ = carry
-            return algorithm.step(jax.random.fold_in(key_run, k), model, state)
-
-        first = algorithm.step(jax.random.fold_in(key_run, 0), model, state)
-        state, info = lax.fori_loop(1, steps, body, first)
-        log_z = state.log_evidence_base + _weights.log_mean_exp(state.log_weights)
+    def begin(key):
+        cloud = start(key, model, theta_0, num_particles)
+        state = algorithm.init(key, model, theta_0, cloud)
         k_hat = jnp.full((), jnp.nan) if cloud.k_hat is None else jnp.max(cloud.k_hat)
-        return log_z, state.memory.relative, info.ess, k_hat
+        return state, k_hat
 
-    return jax.vmap(one)(keys)
+    split = jax.vmap(jax.random.split)(keys)
+    states, k_hat = jax.vmap(begin)(split[:, 0])
+
+    def step(k, states):
+        change = algorithm.plan(model, jax.tree.map(lambda leaf: leaf[0], states))
+        each = jax.vmap(lambda key: jax.random.fold_in(key, k))(split[:, 1])
+        return jax.vmap(lambda key, state: algorithm.advance(key, model, state, change))(
+            each, states
+        )
+
+    first = step(0, states)
+    states, info = lax.fori_loop(1, steps, lambda k, carry: step(k, carry[0]), first)
+    log_z = states.log_evidence_base + _weights.log_mean_exp(states.log_weights)
+    relative = states.memory.relative
+    return jax.tree.map(lambda leaf: leaf[1:], (log_z, relative, info.ess, k_hat))

@@ -57,6 +57,20 @@ def draw_ancestors(
     return jnp.where(weights[ancestors] > 0, ancestors, jnp.argmax(weights))
 
 
+def ancestors_of_groups(
+    key: Key[Array, ""], scheme: Callable, weights: Float[Array, "G N"], num_samples: int
+) -> Int[Array, "G M"]:
+    """Ancestors for every group; one group alone gets along without a batch of keys.
+
+    Random numbers under a vmap over keys take XLA three times as long to compile (1 s here).
+    """
+    keys = jax.random.split(key, weights.shape[0])
+    draw = partial(draw_ancestors, scheme=scheme, num_samples=num_samples)
+    if weights.shape[0] == 1:
+        return draw(keys[0], weights=weights[0])[None]
+    return jax.vmap(lambda k, w: draw(k, weights=w))(keys, weights)
+
+
 class Weighted(NamedTuple):
     """What resampling touches. Everything cached at the particles has to move with them."""
 
@@ -78,14 +92,12 @@ def resample_low(
     evidence base, and its log-weights start again from 0 (paper, appendix C.1).
     """
     weights = _weights.normalise(cloud.log_weights)
-    num_groups, num_particles = weights.shape
+    num_particles = weights.shape[1]
     ess = _weights.effective_sample_size(weights)
     low = (ess < resample_below * num_particles) & (ess > 0)  # ess 0: nobody left to copy
 
     def resample(cloud: Weighted) -> Weighted:
-        keys = jax.random.split(key, num_groups)
-        draw = partial(draw_ancestors, scheme=scheme, num_samples=num_particles)
-        ancestors = jax.vmap(lambda k, w: draw(k, weights=w))(keys, weights)
+        ancestors = ancestors_of_groups(key, scheme, weights, num_particles)
         banked = cloud.log_evidence_base + _weights.log_mean_exp(cloud.log_weights)
         fresh = Weighted(
             particles=_tree.gather(cloud.particles, ancestors),

@@ -12,9 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from jalax import _store, _weights
 from jalax._evidence import Evidence, log_evidence
+from jalax._finish import Uncertainty, as_dict, from_dict, names_of, uncertainty_at
 from jalax._replay import replay
 from jalax._resampling import draw_ancestors, systematic
 from jalax._tree import Tree
@@ -29,17 +31,40 @@ class SavedState:
     arrays: dict[str, np.ndarray]
 
 
+@dataclasses.dataclass(frozen=True)
+class EvidenceCheck:
+    """Two estimates of one evidence: they should agree within errors."""
+
+    fresh: Evidence
+    replayed: Evidence
+
+    @property
+    def difference(self) -> float:
+        return self.replayed.value - self.fresh.value
+
+    @property
+    def error(self) -> float:
+        return float(np.hypot(self.fresh.error, self.replayed.error))
+
+    @property
+    def agrees(self) -> bool:
+        """Within 4 errors; the replayed one has few degrees of freedom."""
+        return bool(abs(self.difference) <= 4 * self.error)
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FitResult:
     """The outcome of `jalax.fit`.
 
     Attributes:
-        theta: the parameters after the last step, on the model's own scale.
+        theta: the estimate, on the model's own scale: of an automatic fit averaged and improved by
+            a scoring step with fresh particles, else the parameters after the last step.
         particles: weighted particles of the posterior of x, (N, ...); grouped (G, N, ...).
         log_weights: their unnormalised log-weights, (N,); grouped (G, N).
         history: one row a step: "theta" (a tree like theta), "ess" (lowest over groups, before
             resampling), "mean_log_joint", "grad_norm", "resampled", "dead" and, from JALA-EM,
-            "log_evidence" (of the path; relative to theta_0 if the start had none).
+            "log_evidence" (of the path; relative to theta_0 if the start had none), its rough
+            "log_evidence_error" and "phase" (0 moving, 1 averaging, 2 done).
         status: how the fit ended, a `jalax.Status`.
         message: the same in a sentence.
         state: what `fit(..., state=...)` continues from.
@@ -59,8 +84,10 @@ class FitResult:
     path_value: float | None  # the evidence carried along the path; None: there is none
     relative: bool  # ... relative to that at theta_0, which the start did not know
     evidence_reason: str  # why path_log_evidence is None
+    free: Tree = None  # theta on the optimiser's scale
     origin: Any = None  # the model, algorithm and start in memory; None when read from a file
-    saved_evidence: Evidence | None = None  # read from a file
+    saved_evidence: Evidence | None = None  # of the finish, or read from a file
+    saved_uncertainty: Uncertainty | None = None
 
     @property
     def weights(self) -> jax.Array:
@@ -86,17 +113,20 @@ class FitResult:
 
     @cached_property
     def evidence(self) -> Evidence | None:
-        """The evidence at the last theta from fresh particles (`jalax.log_evidence`), on demand."""
-        if self.origin is None or self.status == Status.DIVERGED:
+        """The evidence at theta from fresh particles (`jalax.log_evidence`).
+
+        An automatic fit ends with it; else it is estimated when first asked for.
+        """
+        if self.saved_evidence is not None or self.origin is None or self.status == Status.DIVERGED:
             return self.saved_evidence
         if not self.origin.algorithm.gives_evidence:
             return None
         key = jax.random.fold_in(self.origin.key, 1)
-        return log_evidence(self.origin.model, self.state.theta, key=key)  # type: ignore[union-attr]
+        return log_evidence(self.origin.model, self.free, key=key)
 
     @property
     def log_evidence(self) -> float | None:
-        """log p_theta(y) at the last theta, estimated afresh when first asked for.
+        """log p_theta(y) at theta, from fresh particles.
 
         None, with a warning that says why, from an algorithm without evidence.
         """
@@ -110,6 +140,72 @@ class FitResult:
     def log_evidence_error(self) -> float | None:
         """The standard error of `log_evidence`."""
         return None if self.evidence is None else self.evidence.error
+
+    @cached_property
+    def uncertainty(self) -> Uncertainty:
+        """Covariance and simulation error of theta (Louis' information)."""
+        if self.saved_uncertainty is not None:
+            return self.saved_uncertainty
+        if self.origin is None:
+            raise ValueError("this result was read from a file, which holds no standard errors.")
+        if self.status == Status.DIVERGED:
+            raise ValueError("the fit diverged: there are no standard errors.")
+        key = jax.random.fold_in(self.origin.key, 2)
+        return uncertainty_at(key, self.origin.model, self.free, 0.05)
+
+    def standard_errors(self) -> Tree:
+        """Of theta, a tree like it; NaN at a boundary or where theta is not identified.
+
+        From Louis' observed information at theta, by the delta method on the user's scale.
+        """
+        return self._like_theta(self.uncertainty.errors(self.uncertainty.covariance))
+
+    def simulation_errors(self) -> Tree:
+        """The Monte-Carlo error of theta, a tree like it: how another key would change it."""
+        return self._like_theta(self.uncertainty.errors(self.uncertainty.simulation))
+
+    def confidence_intervals(self, level: float = 0.95) -> Tree:
+        """(low, high) for every number of theta, a tree like it with a last axis of two.
+
+        Wald intervals on the optimiser's scale, mapped to the user's where each number is mapped
+        by itself (a positive one stays positive), else on the user's scale.
+        """
+        from scipy.special import ndtri
+
+        if not 0 < level < 1:
+            raise ValueError(f"level is a probability between 0 and 1, got {level}.")
+        q = float(ndtri(0.5 + level / 2))
+        known = self.uncertainty
+        each_by_itself = np.count_nonzero(known.jacobian) <= len(known.names)
+        if self.origin is None or not each_by_itself:
+            errors = known.errors(known.covariance)
+            middle = np.asarray(ravel_pytree(self.theta)[0], float)
+            low, high = middle - q * errors, middle + q * errors
+        else:
+            flat, unravel = ravel_pytree(self.free)
+            errors = np.sqrt(np.diagonal(known.covariance))
+
+            def mapped(t):
+                theta = self.origin.model.constrained(unravel(jnp.asarray(t, flat.dtype)))
+                return np.asarray(ravel_pytree(theta)[0], float)
+
+            ends = mapped(flat - q * errors), mapped(flat + q * errors)
+            low, high = np.minimum(*ends), np.maximum(*ends)
+        return jax.tree.map(
+            lambda a, b: jnp.stack([a, b], axis=-1), self._like_theta(low), self._like_theta(high)
+        )
+
+    def _like_theta(self, numbers: np.ndarray) -> Tree:
+        flat, unravel = ravel_pytree(self.theta)
+        return unravel(jnp.asarray(numbers, flat.dtype))
+
+    def evidence_check(self, key, *, num_replicates: int = 8) -> EvidenceCheck:
+        """A fresh estimate at the path's last theta against the path replayed."""
+        if isinstance(self.state, SavedState):
+            raise ValueError("evidence_check needs the fit itself, not a result from a file.")
+        key_fresh, key_replay = jax.random.split(key)
+        fresh = log_evidence(self.origin.model, self.state.theta, key=key_fresh)
+        return EvidenceCheck(fresh, self.replay(key_replay, num_replicates=num_replicates))
 
     def replay(self, key, *, num_particles: int | None = None, num_replicates: int = 8) -> Evidence:
         """The evidence at the end of this fit's recorded path, run again with fresh particles.
@@ -157,9 +253,7 @@ class FitResult:
         particles = f"{shape[-1]} particles" + (f" x {shape[0]} groups" if len(shape) == 2 else "")
         lines = [f"{self.algorithm}: {rows} steps, {particles}, {self.seconds:.1f} s"]
         lines.append(f"status: {self.status} ({self.message})")
-        for path, leaf in jax.tree_util.tree_leaves_with_path(self.theta):
-            name = "theta" + jax.tree_util.keystr(path)
-            lines.append(f"  {name:<24} {_numbers(np.asarray(leaf))}")
+        lines += self._theta_lines()
         lines.append("  " + self._evidence_line())
         if rows:
             ess, dead = float(jnp.min(self.ess)), int(self.history["dead"].sum())
@@ -168,7 +262,27 @@ class FitResult:
             )
         return "\n".join(lines)
 
+    def _theta_lines(self) -> list[str]:
+        """Estimates, with their errors where these are known already."""
+        if self.saved_uncertainty is None:
+            return [
+                f"  {'theta' + jax.tree_util.keystr(path):<24} {_numbers(np.asarray(leaf))}"
+                for path, leaf in jax.tree_util.tree_leaves_with_path(self.theta)
+            ]
+        values = np.asarray(ravel_pytree(self.theta)[0], float)
+        known = self.saved_uncertainty
+        names = names_of(self.theta)
+        errors, simulation = known.errors(known.covariance), known.errors(known.simulation)
+        lines = [f"  {'':<24} {'estimate':>12} {'std. error':>12} {'simulation':>12}"]
+        for row in list(zip(names, values, errors, simulation, strict=True))[:30]:
+            numbers = " ".join(f"{'-' if np.isnan(v) else format(v, '.5g'):>12}" for v in row[1:])
+            lines.append(f"  {row[0]:<24} {numbers}")
+        return lines
+
     def _evidence_line(self) -> str:
+        if self.saved_evidence is not None:
+            evidence = self.saved_evidence
+            return f"{'log evidence':<24} {evidence.value:12.4f} {evidence.error:12.2g}"
         if self.path_value is None:
             return f"{'log evidence':<24} none: {self.evidence_reason}"
         if self.relative:
@@ -184,19 +298,23 @@ class FitResult:
 
         arrays: dict[str, np.ndarray] = {}
         meta = {name: getattr(self, name) for name in _PLAIN}
-        for name in ("theta", "particles", "log_weights", "history"):
+        for name in _TREES:
             meta[name] = _store.pack(name, getattr(self, name), arrays)
         if isinstance(self.state, SavedState):
             arrays.update(self.state.arrays)
             meta["state"] = self.state.names
         else:
             meta["state"] = flatten_state(self.state, arrays)
-        evidence = self.__dict__.get("evidence")  # if it was ever asked for
+        evidence = self.__dict__.get("evidence", self.saved_evidence)  # if it was ever asked for
+        known = self.__dict__.get("uncertainty", self.saved_uncertainty)
+        if known is not None:
+            meta["uncertainty"] = as_dict(known)
         if evidence is not None:
             meta["evidence"] = dataclasses.asdict(evidence) | {"groups": evidence.groups.tolist()}
         _store.write(path, "result", meta, arrays)
 
 
+_TREES = ("theta", "free", "particles", "log_weights", "history")
 _PLAIN = (
     "status",
     "message",
@@ -220,9 +338,9 @@ def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
     plain = {name: header[name] for name in _PLAIN}
     plain["status"] = Status(plain["status"])
     trees = {}
-    for name in ("theta", "particles", "log_weights", "history"):
+    for name in _TREES:
         trees[name] = _store.unpack(header[name], arrays, getattr(like, name, None))
-    for name in ("theta", "particles", "log_weights"):
+    for name in ("theta", "free", "particles", "log_weights"):
         trees[name] = jax.tree.map(jnp.asarray, trees[name])
     names = header["state"]
     state = SavedState(names, {name: arrays[name] for name in names})
@@ -230,7 +348,14 @@ def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
     if evidence is not None:
         evidence["groups"] = np.array(evidence["groups"])
         evidence = Evidence(**evidence | {"messages": tuple(evidence["messages"])})
-    return FitResult(**trees, **plain, state=state, saved_evidence=evidence)
+    known = header.get("uncertainty")
+    return FitResult(
+        **trees,
+        **plain,
+        state=state,
+        saved_evidence=evidence,
+        saved_uncertainty=None if known is None else from_dict(known),
+    )
 
 
 def _numbers(values: np.ndarray) -> str:

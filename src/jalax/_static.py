@@ -10,6 +10,7 @@ be changed in place) by their content.
 from __future__ import annotations
 
 import dataclasses
+import dis
 import functools
 import hashlib
 import inspect
@@ -153,7 +154,9 @@ def _function_token(function: types.FunctionType, seen: dict[int, int]) -> Hasha
 
 def _names(code: types.CodeType) -> set[str]:
     """Every name the code, or a function defined inside it, may look up globally."""
-    names = set(code.co_names)
+    # Not code.co_names: it also lists attributes, and jax.scipy.stats.t is no global called t.
+    loads = ("LOAD_GLOBAL", "LOAD_NAME")
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in loads}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= _names(constant)

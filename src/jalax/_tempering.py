@@ -350,4 +350,5 @@ def pareto_k(log_weights: Float[Array, "G N"]) -> Float[Array, " G"]:
 
     floor = jnp.finfo(log_weights.dtype).min / 4
     finite = jnp.maximum(log_weights, floor)
-    return jax.vmap(lambda w: psis_weights(w)[1])(finite).astype(log_weights.dtype)
+    k_hat = jax.vmap(lambda w: psis_weights(w)[1])(finite).astype(log_weights.dtype)
+    return jnp.where(jnp.isnan(k_hat), jnp.inf, k_hat)  # weights without a tail to fit

@@ -42,7 +42,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What one step reports: scalars, stacked into `FitResult.history`."""
+    """What one step reports: scalars, stacked into `FitResult.history`; algorithms may add some."""
 
     log_evidence: Float[Array, ""]  # of the path, relative to the start's; NaN where none
     ess: Float[Array, ""]  # lowest over the groups, before resampling
@@ -80,6 +80,8 @@ class Algorithm(Protocol):
 class Status(StrEnum):
     """How a fit ended."""
 
+    CONVERGED = "converged"  # theta is known to a fraction of its standard error
+    BOUNDARY = "boundary"  # ... but in some direction there is no information about it
     MAX_STEPS = "max_steps"  # all the steps asked for were done
     STOPPED = "stopped"  # a callback asked for it
     TIME_LIMIT = "time_limit"

@@ -8,21 +8,81 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int
 
-from jalax import _langevin, _tree, _weights
+from jalax import _curvature, _information, _langevin, _tree, _weights
+from jalax._langevin import Dense, InverseHessian, Preconditioner
 from jalax._model import Model, Point, evaluate, weigh
-from jalax._options import Optax, Schedule, descend, require_positive, value_at
+from jalax._options import Optax, descend, require_positive, value_at
 from jalax._resampling import Weighted, resample_low, systematic
+from jalax._step_size import PilotStep
+from jalax._theta_step import (
+    DONE,
+    MOVING,
+    Averaging,
+    Limiter,
+    ObservedInformation,
+    Phase,
+    Yardstick,
+)
 from jalax._tree import Tree
-from jalax._types import Cloud, Info, State
+from jalax._types import Cloud, State
+
+EXPAND_UP_TO = 64  # latents of a group: (D, D, P) derivatives are held beyond the Hessian
 
 
 class Memory(NamedTuple):
     optimizer: Tree
     point: Point  # log p, grad_x and the weighted grad_theta at (theta_k, X_k)
-    preconditioner: _langevin.Preconditioner
+    preconditioner: Preconditioner
     relative: Bool[Array, ""]  # the start knew no log Z_0: the evidence is log Z_k / Z_0
+    step_size: Float[Array, ""] | None  # chosen by a rule
+    phase: Phase | None
+    variance: Float[Array, " G"]  # of log Z up to the last resampling, roughly
+
+
+class WeightedInfo(NamedTuple):
+    """`Info`, with a rough error of the path's log-evidence and the phase of the fit."""
+
+    log_evidence: Float[Array, ""]
+    ess: Float[Array, ""]
+    mean_log_joint: Float[Array, ""]
+    grad_norm: Float[Array, ""]
+    resampled: Bool[Array, ""]
+    dead: Int[Array, ""]
+    log_evidence_error: Float[Array, ""]  # without the bias of a path that follows its particles
+    phase: Int[Array, ""]  # 0 moving, 1 averaging, 2 done
+
+
+class Change(NamedTuple):
+    """What one step does to theta, and how the particles follow."""
+
+    theta: Tree  # theta_{k+1}
+    optimizer: Tree
+    phase: Phase | None
+    step_size: Float[Array, ""]
+    preconditioner: Preconditioner
+    shift: Tree  # c, leaves (G, 1, ...); None: the particles stay where they are
+
+
+class Local(NamedTuple):
+    """The curvature of log p at the particles' mean; None where nobody asks for it."""
+
+    at: Any
+    metric: Any
+    expansion: _information.Expansion | None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Shift:
+    """The particles move with theta, by the shift of the posterior's mean (times `fraction`).
+
+    `Shift(0.0)` switches it off. Proposition 1 holds for any shift fixed in advance.
+    """
+
+    fraction: float = dataclasses.field(default=1.0, metadata={"static": True})
 
 
 @jax.tree_util.register_dataclass
@@ -32,35 +92,70 @@ class JALAEM:
 
     $$\theta_{k+1} = \mathrm{OPT}(\theta_k, g_k), \qquad
       g_k = \sum_i w_k^i \nabla_\theta U(\theta_k, X_k^i),$$
-    $$X_{k+1}^i = X_k^i - h P \nabla_x U(\theta_k, X_k^i) + \sqrt{2h} P^{1/2} \xi_{k+1}^i,$$
-    $$A_{k+1}^i = A_k^i - \alpha_{k+1}(X_{k+1}^i, X_k^i) + \alpha_k(X_k^i, X_{k+1}^i).$$
+    $$X_{k+1}^i = X_k^i + c_k - h P \nabla_x U(\theta_k, X_k^i) + \sqrt{2h} P^{1/2} \xi_{k+1}^i,$$
+    $$A_{k+1}^i = A_k^i - \alpha_{k+1}(X_{k+1}^i - c_k, X_k^i) + \alpha_k(X_k^i, X_{k+1}^i - c_k),$$
+    where the shift in alpha acts on the distance only.
+
+    `JALAEM()` chooses everything by itself. With a number for `step_size` it is the paper's
+    algorithm: what is not given is then the identity for P, Adam for OPT, and c = 0.
 
     Args:
-        step_size: h, a number or a schedule (a function of the step, or `jalax.Schedule`).
-        optimizer: OPT, any optax transformation or `jalax.Optax`; by default Adam, rate 0.05.
-        preconditioner: the constant P: None (identity), a tree shaped like one latent (a
-            diagonal), or a dense matrix over the ravelled latent; for a grouped model also one
-            a group, with a leading group axis.
+        step_size: h, a number or a schedule (a function of the step, or `jalax.Schedule`), or a
+            rule: `jalax.PilotStep()` (automatic) or `jalax.PowerIteration()`.
+        optimizer: OPT, any optax transformation or `jalax.Optax` (Adam with rate 0.05), or
+            `jalax.ObservedInformation()` (automatic, up to a few hundred parameters).
+        preconditioner: P: None (identity), a tree shaped like one latent (a diagonal), or a dense
+            matrix over the ravelled latent; for a grouped model also one a group, with a leading
+            group axis; or `jalax.InverseHessian()` (automatic).
         resample_below: resample a group when its ESS falls below this fraction of N; 0: never.
         resample: `jalax.systematic`, `stratified`, `multinomial`, `residual`, or a function
             `(key, weights, num_samples) -> ancestors`.
         project: an optional map of theta onto its constraints, applied after each update.
+        shift: `jalax.Shift()` (automatic); `jalax.Shift(0.0)`: none.
+        limiter: `jalax.Limiter()` (automatic) keeps a change of theta small enough for the
+            particles to follow; `jalax.Limiter(cess=0.0)`: none.
+        averaging: `jalax.Averaging()` (automatic): phases, the average of theta, and when to stop.
     """
 
-    step_size: float | Schedule | Callable | None = None
+    step_size: Any = None
     optimizer: Any = None
-    preconditioner: Tree = None
+    preconditioner: Any = None
     resample_below: float = 0.5
     resample: Callable = dataclasses.field(default=systematic, metadata={"static": True})
     project: Callable[[Tree], Tree] | None = dataclasses.field(
         default=None, metadata={"static": True}
     )
+    shift: Any = None
+    limiter: Any = None
+    averaging: Any = None
 
     gives_evidence = True
     min_particles = 2
 
+    @property
+    def automatic(self) -> bool:
+        return self.step_size is None or hasattr(self.step_size, "tune")
+
+    def filled(self, theta: Tree) -> JALAEM:
+        """With an object in the place of every option left out."""
+        choices: dict[str, Any]
+        if self.automatic:
+            choices = {
+                "step_size": PilotStep(),
+                "optimizer": ObservedInformation() if _information.fits(theta) else _adam(),
+                "preconditioner": InverseHessian(),
+                "shift": Shift(),
+                "limiter": Limiter(),
+                "averaging": Averaging(),
+            }
+        else:
+            choices = {"optimizer": _adam(), "shift": Shift(0.0), "limiter": Limiter(cess=0.0)}
+        missing = {name: value for name, value in choices.items() if getattr(self, name) is None}
+        return dataclasses.replace(self, **missing)
+
     def check(self, model: Model) -> None:
-        require_positive("JALAEM.step_size", self.step_size)
+        if not self.automatic:
+            require_positive("JALAEM.step_size", self.step_size)
         below = float(self.resample_below)
         if not 0 <= below <= 1:
             raise ValueError(
@@ -71,10 +166,14 @@ class JALAEM:
                 "JALAEM.resample must be a function such as jalax.systematic, got "
                 f"{self.resample!r}."
             )
+        for name, kind in (("shift", Shift), ("limiter", Limiter), ("averaging", Averaging)):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise TypeError(f"JALAEM.{name} must be a jalax.{kind.__name__}, got {value!r}.")
         _langevin.check_preconditioner(model, self.preconditioner)
 
     def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:
-        del key
+        self = self.filled(theta)
         visit = evaluate(model, theta, cloud.particles)
         dtype = visit.log_joint.dtype
         log_weights = jnp.where(visit.alive, cloud.log_weights, -jnp.inf).astype(dtype)
@@ -82,36 +181,122 @@ class JALAEM:
         base = -_weights.log_mean_exp(log_weights)
         if cloud.log_evidence is not None:
             base = (base + cloud.log_evidence).astype(dtype)
+        at = _curvature.centre(particles, log_weights)
+        metric = _curvature.as_metric(model, theta, self.preconditioner, at)
+        step_size = None
+        if self.automatic:
+            step_size = self.step_size.tune(
+                key, model, theta, particles, log_weights, point, metric
+            )
         memory = Memory(
-            self._optimizer().init(theta),
+            self.optimizer.init(theta),
             point,
-            _langevin.as_preconditioner(model, self.preconditioner),
+            metric,
             jnp.asarray(cloud.log_evidence is None),
+            step_size,
+            None if self.averaging is None else self.averaging.init(theta),
+            _start_variance(cloud, base),
         )
         step = jnp.zeros((), jnp.int32)
         return State(step, theta, particles, log_weights, base, memory)
 
-    def step(self, key, model: Model, state: State) -> tuple[State, Info]:
-        key_move, key_resample = jax.random.split(key)
-        old, preconditioner = state.memory.point, state.memory.preconditioner
-        h = value_at(self.step_size, state.step)
+    def step(self, key, model: Model, state: State) -> tuple[State, WeightedInfo]:
+        self = self.filled(state.theta)
+        return self.advance(key, model, state, self.plan(model, state))
 
-        # Lines 4-6: theta_{k+1} = OPT(theta_k, g_k). The gradient was taken at (theta_k, X_k)
-        # with the weights before resampling, which have the lower variance.
-        gradient_of_u = jax.tree.map(jnp.negative, old.grad_theta)
-        theta, optimizer = descend(
-            self._optimizer(), gradient_of_u, state.memory.optimizer, state.theta
+    def plan(self, model: Model, state: State) -> Change:
+        """Lines 4-6: theta_{k+1} = OPT(theta_k, g_k), and how the particles will follow.
+
+        The gradient was taken at (theta_k, X_k) with the weights before resampling, which have
+        the lower variance.
+        """
+        memory, phase = state.memory, state.memory.phase
+        h = memory.step_size if self.automatic else value_at(self.step_size, state.step)
+        flat, unravel = ravel_pytree(state.theta)
+        gradient, _ = ravel_pytree(memory.point.grad_theta)
+        metric, local = self._local(model, state)
+        if hasattr(self.optimizer, "direction"):
+            cloud = _information.moments(
+                model,
+                state.theta,
+                state.particles,
+                state.log_weights,
+                expansion=local.expansion,
+                grad_x=memory.point.grad_x,
+            )
+            if local.expansion is not None:
+                gradient = cloud.score
+            rate = 0.5 if phase is None else self.averaging.rate(phase)
+            direction, optimizer, yardstick = self.optimizer.direction(
+                gradient, cloud, memory.optimizer, rate
+            )
+        else:
+            gradient_of_u = jax.tree.map(jnp.negative, memory.point.grad_theta)
+            theta, optimizer = descend(self.optimizer, gradient_of_u, memory.optimizer, state.theta)
+            direction, yardstick = ravel_pytree(theta)[0] - flat, Yardstick(None, None, None)
+
+        gain = 1.0 if phase is None else self.averaging.gain(phase).astype(flat.dtype)
+        c = self._shift(model, state.theta, local, gain * direction)
+        scale = self.limiter.scale(
+            model,
+            state.theta,
+            state.particles,
+            memory.point.log_joint,
+            state.log_weights,
+            unravel(gain * direction),
+            c,
         )
+        theta = unravel(flat + scale.astype(flat.dtype) * gain * direction)
+        if c is not None:
+            c = jax.tree.map(lambda leaf: scale.astype(leaf.dtype) * leaf, c)
         if self.project is not None:
             theta = self.project(theta)
+        if phase is not None:
+            phase = self.averaging.update(phase, direction, ravel_pytree(theta)[0], yardstick, h)
+        return Change(theta, optimizer, phase, h, metric, c)
 
-        # Line 7: move at theta_k, then weigh with alpha_{k+1} at theta_{k+1}. The one visit of
-        # (theta_{k+1}, X_{k+1}) serves this weight and the next move.
-        proposal = _langevin.move(key_move, state.particles, old.grad_x, h, preconditioner)
+    def _local(self, model: Model, state: State) -> tuple[Preconditioner, Local]:
+        """P (frozen once theta is being averaged), and the curvature where the particles are."""
+        metric, phase = state.memory.preconditioner, state.memory.phase
+        ours = isinstance(self.preconditioner, InverseHessian)
+        newton = hasattr(self.optimizer, "direction")
+        if not ours and not newton and self.shift.fraction == 0:
+            return metric, Local(None, None, None)
+        at = _curvature.centre(state.particles, state.log_weights)
+
+        def anew(_):
+            return _curvature.inverse_hessian(model, state.theta, at)
+
+        if ours:
+            moving = True if phase is None else phase.number == MOVING
+            metric = _tree.run_if(jnp.asarray(moving), anew, metric)
+        here = metric if ours else anew(None)
+        expansion = None
+        if newton and isinstance(here, Dense) and at.shape[1] <= EXPAND_UP_TO:
+            at = _curvature.newton(model, state.theta, at, here.matrix)
+            expansion = _curvature.expansion(model, state.theta, at, here.matrix)
+        return metric, Local(at, here, expansion)
+
+    def _shift(self, model: Model, theta: Tree, local: Local, change: Float[Array, " P"]) -> Tree:
+        """c, the move of the posterior's mean when theta changes; None: no shift."""
+        if self.shift.fraction == 0:
+            return None
+        cross = None if local.expansion is None else local.expansion.slope
+        c = _curvature.shift(model, theta, local.at, local.metric, change, cross)
+        return jax.tree.map(lambda leaf: self.shift.fraction * leaf, c)
+
+    def advance(
+        self, key, model: Model, state: State, change: Change
+    ) -> tuple[State, WeightedInfo]:
+        """Lines 7-8: the particles move at theta_k, and are weighed at theta_{k+1}."""
+        key_move, key_resample = jax.random.split(key)
+        old, theta = state.memory.point, change.theta
+        how = change.step_size, change.preconditioner, change.shift
+
+        # Line 7: the one visit of (theta_{k+1}, X_{k+1}) serves this weight and the next move.
+        proposal = _langevin.move(key_move, state.particles, old.grad_x, *how)
         visit = evaluate(model, theta, proposal)
-        increment = _langevin.jarzynski_increment(
-            state.particles, old, proposal, visit, h, preconditioner
-        )
+        increment = _langevin.jarzynski_increment(state.particles, old, proposal, visit, *how)
         visit = visit._replace(alive=visit.alive & jnp.isfinite(increment))
         log_weights = jnp.where(visit.alive, state.log_weights + increment, -jnp.inf)
         particles, point = weigh(model, theta, visit, log_weights)
@@ -129,15 +314,29 @@ class JALAEM:
         point = Point(log_joint, grad_x, point.grad_theta)
 
         weights = _weights.normalise(log_weights)
-        info = Info(
+        ess = _weights.effective_sample_size(weights)
+        # Each segment between two resamplings adds 1/ESS - 1/N to the variance of log Z.
+        variance = 1 / jnp.maximum(ess, 1.0) - 1 / weights.shape[1]
+        banked = state.memory.variance + jnp.where(
+            ess < self.resample_below * weights.shape[1], variance, 0.0
+        )
+        info = WeightedInfo(
             log_evidence=_weights.log_evidence(state.log_evidence_base, log_weights),
-            ess=jnp.min(_weights.effective_sample_size(weights)),
+            ess=jnp.min(ess),
             mean_log_joint=jnp.sum(jnp.where(weights > 0, weights * visit.log_joint, 0.0)),
             grad_norm=_tree.global_norm(point.grad_theta),
             resampled=resampled,
             dead=jnp.sum(~visit.alive, dtype=jnp.int32),
+            log_evidence_error=jnp.sqrt(jnp.sum(state.memory.variance + variance)),
+            phase=jnp.zeros((), jnp.int32) if change.phase is None else change.phase.number,
         )
-        memory = state.memory._replace(optimizer=optimizer, point=point)
+        memory = state.memory._replace(
+            optimizer=change.optimizer,
+            point=point,
+            preconditioner=change.preconditioner,
+            phase=change.phase,
+            variance=banked.astype(state.memory.variance.dtype),
+        )
         return State(
             state.step + 1,
             theta,
@@ -147,9 +346,19 @@ class JALAEM:
             memory,
         ), info
 
-    def _optimizer(self) -> Optax:
-        if self.optimizer is not None:
-            return self.optimizer
-        import optax
+    def is_done(self, state: State) -> Bool[Array, ""]:
+        """theta is known well enough: the loop may stop."""
+        phase = state.memory.phase
+        return jnp.zeros((), bool) if phase is None else phase.number == DONE
 
-        return Optax(optax.adam, learning_rate=0.05)
+
+def _start_variance(cloud: Cloud, base: Float[Array, " G"]) -> Float[Array, " G"]:
+    if cloud.log_evidence_error is None:
+        return jnp.zeros_like(base)
+    return jnp.broadcast_to(cloud.log_evidence_error**2, base.shape).astype(base.dtype)
+
+
+def _adam() -> Optax:
+    import optax
+
+    return Optax(optax.adam, learning_rate=0.05)

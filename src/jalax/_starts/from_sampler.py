@@ -12,6 +12,7 @@ from jalax import _model
 from jalax._model import Model
 from jalax._reference import density, draw
 from jalax._starts.importance import importance_cloud
+from jalax._tempering import pareto_k
 from jalax._tree import Tree
 from jalax._types import Cloud
 
@@ -39,4 +40,5 @@ class FromSampler:
             dtype = jnp.result_type(*jax.tree.leaves(particles))
             return Cloud(particles, jnp.zeros((model.num_groups, num_particles), dtype), None)
         log_q = density(self.log_density, model, theta, particles)
-        return importance_cloud(particles, _model.log_joint(model, theta, particles) - log_q)
+        log_weights = _model.log_joint(model, theta, particles) - log_q
+        return importance_cloud(particles, log_weights, pareto_k(log_weights))

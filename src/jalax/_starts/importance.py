@@ -9,24 +9,25 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jalax import _model, _weights
+from jalax import _model, _tree, _weights
 from jalax._model import Model
 from jalax._reference import AtMode, as_reference
+from jalax._resampling import ancestors_of_groups, systematic
 from jalax._tempering import pareto_k
 from jalax._tree import Tree
 from jalax._types import Cloud
 
 
-def importance_cloud(particles: Tree, log_weights: Float[Array, "G N"]) -> Cloud:
+def importance_cloud(
+    particles: Tree, log_weights: Float[Array, "G N"], k_hat: Float[Array, " G"]
+) -> Cloud:
     """Weights log p - log q: their mean is the evidence, their spread its error."""
     log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
     ess = _weights.effective_sample_size(_weights.normalise(log_weights))
     num = log_weights.shape[1]
     # sd of log Z = sd of the mean weight over its mean = sqrt(1/ESS - 1/N)
     error = jnp.sqrt(jnp.maximum(1 / jnp.maximum(ess, 1.0) - 1 / num, 0.0))
-    return Cloud(
-        particles, log_weights, _weights.log_mean_exp(log_weights), error, pareto_k(log_weights)
-    )
+    return Cloud(particles, log_weights, _weights.log_mean_exp(log_weights), error, k_hat)
 
 
 @jax.tree_util.register_dataclass
@@ -46,7 +47,8 @@ class Importance:
         prepared = as_reference(self.reference).prepare(key_prepare, model, theta)
         particles = prepared.sample(key_draw, model, theta, num_particles)
         log_q = prepared.log_density(model, theta, particles)
-        return importance_cloud(particles, _model.log_joint(model, theta, particles) - log_q)
+        log_weights = _model.log_joint(model, theta, particles) - log_q
+        return importance_cloud(particles, log_weights, pareto_k(log_weights))
 
 
 @jax.tree_util.register_dataclass
@@ -58,10 +60,25 @@ class Laplace:
         degrees_of_freedom: of the Student-t; by default the dimension of the latent, at least 5.
             Infinity gives a Gaussian, whose weights have infinite variance wherever the
             posterior has wider tails.
+        num_draws: draw so many, and resample the particles from them by weight: better particles
+            and a better evidence from the same number of particles. By default no more than
+            the particles.
     """
 
-    degrees_of_freedom: float | None = None
+    degrees_of_freedom: float | None = dataclasses.field(default=None, metadata={"static": True})
+    num_draws: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
-        reference = AtMode(self.degrees_of_freedom)
-        return Importance(reference)(key, model, theta, num_particles)
+        start = Importance(AtMode(self.degrees_of_freedom))
+        if self.num_draws is None or self.num_draws <= num_particles:
+            return start(key, model, theta, num_particles)
+        key_draw, key_resample = jax.random.split(key)
+        return thinned(key_resample, start(key_draw, model, theta, self.num_draws), num_particles)
+
+
+def thinned(key, cloud: Cloud, num_particles: int) -> Cloud:
+    """Fewer particles, of equal weight, with the evidence of all."""
+    weights = _weights.normalise(cloud.log_weights)
+    index = ancestors_of_groups(key, systematic, weights, num_particles)
+    particles = _tree.gather(cloud.particles, index)
+    return cloud._replace(particles=particles, log_weights=jnp.zeros(index.shape, weights.dtype))

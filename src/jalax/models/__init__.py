@@ -4,6 +4,7 @@ from ._families import Binomial as Binomial
 from ._families import Poisson as Poisson
 from ._gaussian import Gaussian as Gaussian
 from ._hierarchical import hierarchical_normal as hierarchical_normal
+from ._linear_mixed import linear_mixed as linear_mixed
 from ._logistic import logistic_regression as logistic_regression
 from ._network import neural_network as neural_network
 from ._random_intercept import random_intercept as random_intercept

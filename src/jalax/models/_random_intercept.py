@@ -70,7 +70,7 @@ def random_intercept(
         ndim=2,
         hint="Pass one row for each observation; a lone intercept is np.ones((n, 1)).",
     )
-    labels, index = _check_groups(groups)
+    labels, index = check_groups(groups)
     _checks.same_rows(y=response, covariates=features, groups=index)
     if isinstance(family, type) or not hasattr(family, "rows"):
         raise TypeError(
@@ -79,7 +79,7 @@ def random_intercept(
         )
     rows = {**family.rows(response), "covariates": features}
     rows["mask"] = np.ones(response.shape, bool)
-    data = {name: _by_group(values, index, labels.size) for name, values in rows.items()}
+    data = {name: by_group(values, index, labels.size) for name, values in rows.items()}
     theta = {"beta": jnp.zeros(features.shape[1]), "log_sd": jnp.zeros(())}
     model = RandomIntercept(
         family.log_joint, latent=jnp.zeros(()), data=_checks.to_jax(data), theta=theta
@@ -88,7 +88,7 @@ def random_intercept(
     return model
 
 
-def _check_groups(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def check_groups(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """The sorted labels, and the position of each observation's label among them."""
     given = np.asarray(groups)
     if given.ndim != 1 or given.dtype.kind == "c":
@@ -106,7 +106,7 @@ def _check_groups(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     return labels, index
 
 
-def _by_group(values: np.ndarray, index: np.ndarray, num_groups: int) -> np.ndarray:
+def by_group(values: np.ndarray, index: np.ndarray, num_groups: int) -> np.ndarray:
     """(n, ...) as (groups, rows of the largest group, ...), padded with zeros."""
     sizes = np.bincount(index, minlength=num_groups)
     order = np.argsort(index, kind="stable")

@@ -1,0 +1,260 @@
+"""The end of a fit: one scoring step with fresh particles, standard errors, and the evidence.
+
+The clouds that give the evidence at the averaged theta also give independent scores g and Louis'
+information I: theta + I^{-1} g is nearer to the maximum, and its simulation error is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jalax import _evidence
+from jalax._evidence import Budget, Evidence
+from jalax._information import FLAT, LIMIT, Metric, Moments
+from jalax._model import Model
+from jalax._tree import Tree
+
+MAX_SCORING = 6
+MAX_PARTICLES = 500_000  # draws in each group, for one scoring step
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncertainty:
+    """What is known about theta, P numbers on the scale of the optimiser.
+
+    Attributes:
+        names: of the P numbers.
+        covariance: the inverse of Louis' information; NaN in the rows of numbers that are at a
+            boundary or not identified.
+        simulation: the Monte-Carlo covariance of the estimate, NaN in the same rows.
+        degrees_of_freedom: of the simulation error.
+        flat: directions of theta without information, a row of P coefficients each.
+        jacobian: of theta on the user's scale with respect to the P numbers.
+    """
+
+    names: tuple[str, ...]
+    covariance: np.ndarray
+    simulation: np.ndarray
+    degrees_of_freedom: float
+    flat: np.ndarray
+    jacobian: np.ndarray
+
+    @property
+    def simulation_fraction(self) -> float:
+        """The largest simulation error, as a fraction of its standard error."""
+        ratio = np.diagonal(self.simulation) / np.diagonal(self.covariance)
+        return float(np.sqrt(np.nanmax(ratio))) if np.isfinite(ratio).any() else np.nan
+
+    def errors(self, covariance: np.ndarray) -> np.ndarray:
+        """Standard errors on the user's scale, by the delta method; NaN where there are none."""
+        known = np.isfinite(np.diagonal(covariance))
+        filled = np.where(np.isfinite(covariance), covariance, 0.0)
+        variance = np.einsum("ip,pq,iq->i", self.jacobian, filled, self.jacobian)
+        lost = (self.jacobian[:, ~known] != 0).any(axis=1)
+        return np.where(lost, np.nan, np.sqrt(np.maximum(variance, 0.0)))
+
+    def describe_flat(self) -> str:
+        """The flat directions in words: the names with the largest coefficients."""
+        lines = []
+        for row in self.flat:
+            large = np.abs(row) > 0.3 * np.abs(row).max()
+            order = [i for i in np.argsort(-np.abs(row)) if large[i]]
+            if len(order) == 1:
+                lines.append(self.names[order[0]])
+            else:
+                lines.append(
+                    "the direction " + " ".join(f"{row[i]:+.2g} {self.names[i]}" for i in order[:4])
+                )
+        return ", ".join(lines)
+
+
+def names_of(theta: Tree) -> tuple[str, ...]:
+    """One name for each number of theta: theta['beta'][2]."""
+    names = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
+        name = "theta" + jax.tree_util.keystr(path)
+        shape = np.shape(leaf)
+        names += [name + (f"[{', '.join(map(str, i))}]" if i else "") for i in np.ndindex(shape)]
+    return tuple(names)
+
+
+class Solved(NamedTuple):
+    """The scoring step in the directions that have information."""
+
+    step: np.ndarray
+    length: float  # in standard errors
+    gain: float  # what log p_theta(y) rises by
+    uncertainty: Uncertainty
+
+
+def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> Solved:
+    flat_theta, unravel = ravel_pytree(theta)
+    score, noise, complete, missing, batches = (np.asarray(part, float) for part in moments)
+    metric = jax.tree.map(lambda x: np.asarray(x, float), _evidence.metric_of(complete, missing))
+    known = metric.share >= FLAT
+    if not known.all():
+        look = _closer(key, model, theta, metric)
+        if look is not None:
+            score, noise, metric = look
+            batches = batches[:1]
+        known = metric.share >= FLAT
+        for i in np.flatnonzero(~known):
+            known[i] = look is not None and _is_parabola(key, model, theta, score, metric, int(i))
+    share = np.where(known, metric.share, np.inf)
+    inverse = (metric.basis / share) @ metric.basis.T  # I^{-1}, nothing in flat directions
+    step = inverse @ score
+    length = float(np.sqrt(max(score @ step, 0.0)))
+    # A number is lost if a fair part of it lies in flat directions, in the metric of I_c.
+    loading = metric.inverse**2
+    lost = loading[~known].sum(axis=0) > 0.25 * loading.sum(axis=0)
+    # The step is noisy because the score is, and because the information is.
+    by_batch = np.einsum("pq,bqr,r->bp", inverse, batches - missing, step)
+    covariance, simulation = inverse.copy(), inverse @ noise @ inverse
+    if len(by_batch) > 1:
+        simulation = simulation + np.cov(by_batch.T).reshape(simulation.shape) / len(by_batch)
+    # What a last step leaves behind because log p_theta(y) is no exact parabola, and rounding.
+    simulation = simulation + 0.01 * np.outer(step, step) + 1e-6 * covariance
+    for matrix in (covariance, simulation):
+        matrix[lost], matrix[:, lost] = np.nan, np.nan
+    bias = float(np.einsum("ij,ji->", inverse, noise))
+
+    jacobian = np.eye(score.size)
+    if model.constrain is not None:
+
+        def constrained(t):
+            return ravel_pytree(model.constrained(unravel(t)))[0]
+
+        jacobian = np.asarray(jax.jit(jax.jacfwd(constrained))(flat_theta), float)
+    uncertainty = Uncertainty(
+        names_of(theta), covariance, simulation, freedom, metric.basis.T[~known], jacobian
+    )
+    return Solved(step, length, (float(score @ step) - bias) / 2, uncertainty)
+
+
+def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> tuple[np.ndarray, np.ndarray]:
+    """The score with little noise, and that noise; the same key moves its draws with theta."""
+    start, unravel = ravel_pytree(theta)
+    found = _evidence.low_noise(key, model, unravel(jnp.asarray(flat, start.dtype)))
+    assert found is not None
+    return np.asarray(found.score, float), np.asarray(found.noise, float)
+
+
+def _closer(key, model: Model, theta: Tree, metric: Metric) -> tuple | None:
+    """A second look at directions where nearly all information is missing: noise may hide it.
+
+    There the information is found again as the slope of the score. None where the latent is too
+    large for it.
+    """
+    flat = np.asarray(ravel_pytree(theta)[0], float)
+    if _evidence.low_noise(key, model, theta) is None:
+        return None
+    score, noise = _score(key, model, flat, theta)
+    shares = np.diag(metric.share)
+    for i in np.flatnonzero(metric.share < FLAT):
+        v = 0.3 * metric.basis[:, i]
+        up, down = (_score(key, model, flat + side * v, theta)[0] for side in (1, -1))
+        shares[i] = shares[:, i] = -metric.basis.T @ (up - down) / 0.6
+    share, turn = np.linalg.eigh(shares)
+    numbers: Any = metric.basis @ turn, turn.T @ metric.inverse, share
+    return score, noise, Metric(*numbers)
+
+
+def _is_parabola(key, model, theta: Tree, score: np.ndarray, metric: Metric, i: int) -> bool:
+    """Is there a maximum in a direction with little information, or none?
+
+    A small share of information may be all there is, and enough (a random slope), or the shadow
+    of a boundary at infinity. Over one standard error to either side of a proper maximum the
+    score changes by one; on the way to a boundary it does not.
+    """
+    if not metric.share[i] > 1e-6:
+        return False
+    v = metric.basis[:, i] / np.sqrt(metric.share[i])
+    flat = np.asarray(ravel_pytree(theta)[0], float)
+    for side in (-1, 1):
+        there, _ = _score(key, model, flat + side * v, theta)
+        if not 1 / 3 < -side * v @ (there - score) < 3:
+            return False
+    return True
+
+
+class Finished(NamedTuple):
+    theta: Tree
+    evidence: Evidence
+    uncertainty: Uncertainty
+    settled: bool  # the last scoring step was short
+
+
+def finish(
+    key,
+    model: Model,
+    theta: Tree,
+    *,
+    fraction: float,
+    project: Callable[[Tree], Tree] | None = None,
+) -> Finished:
+    """Score with fresh particles until the step is short, and keep the last one's evidence."""
+    flat, unravel = ravel_pytree(theta)
+    if flat.size > LIMIT:
+        raise ValueError(too_many(flat.size))
+    budget = Budget(fraction=fraction, max_particles=MAX_PARTICLES)
+    for k in range(MAX_SCORING):
+        evidence, moments = _evidence.estimate(jax.random.fold_in(key, k), model, theta, budget)
+        assert moments is not None
+        key_probe = jax.random.fold_in(key, MAX_SCORING + k)
+        solved = solve(key_probe, model, theta, moments, evidence.degrees_of_freedom)
+        settled = solved.length <= max(0.03, 3 * solved.uncertainty.simulation_fraction)
+        if not np.isfinite(solved.step).all() or project is not None:
+            return Finished(theta, evidence, solved.uncertainty, settled)
+        # Far away the quadratic is not to be trusted beyond a standard error.
+        short = 1.0 if settled else min(1.0, 1.0 / solved.length)
+        flat = ravel_pytree(theta)[0]
+        theta = unravel(flat + jnp.asarray(short * solved.step, flat.dtype))
+        if settled:
+            break
+    value = evidence.value + solved.gain
+    groups = evidence.groups + solved.gain / evidence.groups.size
+    evidence = dataclasses.replace(evidence, value=value, groups=groups)
+    return Finished(theta, evidence, solved.uncertainty, settled)
+
+
+def uncertainty_at(key, model: Model, theta: Tree, fraction: float) -> Uncertainty:
+    """Standard errors at a theta that is not moved any more."""
+    size = ravel_pytree(theta)[0].size
+    if size > LIMIT:
+        raise ValueError(too_many(size))
+    evidence, moments = _evidence.estimate(
+        key, model, theta, Budget(fraction=fraction, max_particles=MAX_PARTICLES)
+    )
+    assert moments is not None
+    key_probe = jax.random.fold_in(key, 1)
+    return solve(key_probe, model, theta, moments, evidence.degrees_of_freedom).uncertainty
+
+
+def too_many(size: int) -> str:
+    return (
+        f"standard errors need the information about all parameters, a dense matrix: theta has "
+        f"{size} numbers, and the limit is {LIMIT}."
+    )
+
+
+def as_dict(uncertainty: Uncertainty) -> dict[str, Any]:
+    """Plain lists, for a file."""
+    out = dataclasses.asdict(uncertainty)
+    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in out.items()}
+
+
+def from_dict(plain: dict[str, Any]) -> Uncertainty:
+    arrays = {
+        name: np.asarray(plain[name], float)
+        for name in ("covariance", "simulation", "flat", "jacobian")
+    }
+    return Uncertainty(
+        names=tuple(plain["names"]), degrees_of_freedom=plain["degrees_of_freedom"], **arrays
+    )
