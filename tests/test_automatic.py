@@ -41,9 +41,22 @@ def wisconsin():
     return models.logistic_regression(data.features, data.labels)
 
 
-def test_wisconsin(precision):
+@pytest.mark.parametrize(
+    ("bits", "seeds"),
+    [
+        (32, range(3)),
+        pytest.param(32, range(3, 13), marks=pytest.mark.slow),
+        pytest.param(64, range(3), marks=pytest.mark.slow),
+    ],
+)
+def test_wisconsin(bits, seeds):
+    with jax.enable_x64(bits == 64):
+        fit_wisconsin(seeds)
+
+
+def fit_wisconsin(seeds):
     model = wisconsin()
-    for seed in range(10 if precision == "float32" else 2):
+    for seed in seeds:
         for theta_0 in (0.0, 10.0, -5.0):
             result = jalax.fit(model, theta_0, key=jax.random.key(seed))
             assert_fitted(result, 0.98665, 0.7524, -73.33891)
@@ -125,8 +138,14 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [
+        ("cbpp", range(2)),
+        ("dyestuff", range(2)),
+        *(pytest.param(name, range(2, 12), marks=pytest.mark.slow) for name in MIXED),
+    ],
+)
 def test_mixed_models(name, seeds):
     make, answer = MIXED[name]
     model = make()
@@ -143,6 +162,7 @@ def test_mixed_models_in_64_bits(name, x64):
     assert_fitted(jalax.fit(model, key=jax.random.key(0)), *answer(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sleepstudy slope", "dyestuff"])
 @pytest.mark.filterwarnings("ignore:log_joint is about")  # it is, at this start
 def test_a_start_far_away(name):
@@ -153,6 +173,7 @@ def test_a_start_far_away(name):
     assert_fitted(result, *answer(model))
 
 
+@pytest.mark.slow
 def test_lme4_standard_errors():
     """Those of the fixed effects, which lme4 computes in another way."""
     intercept, slope = sleepstudy(), sleepstudy(slope=True)
@@ -164,6 +185,7 @@ def test_lme4_standard_errors():
 # --- regressions --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_gaussian_regression(precision):
     model = models.gaussian_regression(*regression_data(0, 500))
     with jax.enable_x64(True):
@@ -177,11 +199,12 @@ def test_gaussian_regression(precision):
     assert_fitted(result, exact, errors, log_likelihood)
 
 
+@pytest.mark.slow
 def test_polynomial_of_order_ten(precision):
     """Condition number of the posterior above 1e8, in both precisions."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-3, 3, 300)
-    y = 0.5 - x + 0.8 * x**3 + 7.5 * rng.normal(size=300)
+    y = np.polyval(rng.normal(size=11), x) + 7.5 * rng.normal(size=300)
     with jax.enable_x64(True):
         exact_model = models.polynomial_regression(x, y, 10)
         begin = np.array([np.log(56.25) + 1, 1.0])
@@ -289,8 +312,14 @@ def eight_schools():
     return jalax.GroupedModel(log_joint, jnp.zeros(()), {"y": y, "sd": sd}, theta=theta)
 
 
-def test_eight_schools(precision):
+@pytest.mark.parametrize("bits", [32, pytest.param(64, marks=pytest.mark.slow)])
+def test_eight_schools(bits):
     """The likelihood is highest at tau = 0: mu = 7.6856, log-likelihood -29.674."""
+    with jax.enable_x64(bits == 64):
+        fit_eight_schools()
+
+
+def fit_eight_schools():
     model = eight_schools()
     for seed in range(5):
         result = jalax.fit(model, key=jax.random.key(seed))
@@ -333,6 +362,7 @@ def test_too_few_steps_say_what_is_moving():
 # --- bad starts and scales ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_scales(scale):
     """The units of y do not matter."""
@@ -348,6 +378,8 @@ def test_scales(scale):
     assert abs(result.log_evidence + change + 163.66353) <= 4.5 * result.log_evidence_error + 1e-3
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:log_joint is about")  # it is, at this start
 def test_an_example_latent_far_from_the_mode():
     y = 500.0 + np.random.default_rng(0).normal(size=50) * np.sqrt(2)
     model = models.hierarchical_normal(y)  # its example latent is zero
@@ -360,18 +392,21 @@ def test_an_example_latent_far_from_the_mode():
 # --- the parts ----------------------------------------------------------------------------------
 
 
-def test_more_parameters_than_an_information_matrix_is_held_for(x64):
-    """400 means: Adam takes over, theta still arrives, and standard errors say why not."""
-    y = np.random.default_rng(0).normal(size=(400, 3)).T
+def test_more_parameters_than_an_information_matrix_is_held_for():
+    """310 coefficients: Adam takes over, and standard errors say why there are none."""
+    rng = np.random.default_rng(0)
+    data = {"f": jnp.array(rng.normal(size=(40, 310))), "y": jnp.array(rng.normal(size=40))}
 
-    def log_joint(theta, x, y):
+    def log_joint(theta, x, data):
         normal = jax.scipy.stats.norm.logpdf
-        return jnp.sum(normal(x, theta, 0.1)) + jnp.sum(normal(y, x, 1.0))
+        return normal(x, data["f"] @ theta, 1.0) + normal(data["y"], x, 1.0)
 
-    model = jalax.GroupedModel(log_joint, jnp.zeros(400), jnp.array(y))
-    result = jalax.fit(model, jnp.zeros(400), key=jax.random.key(0), num_particles=20)
-    assert result.status == "converged"
-    assert np.sqrt(np.mean((flat(result.theta) - y.mean(axis=0)) ** 2)) < 0.1
+    model = jalax.GroupedModel(log_joint, jnp.zeros(()), data)
+    result = jalax.fit(model, jnp.zeros(310), key=jax.random.key(0), num_steps=40)
+    assert result.status in ("converged", "max_steps")
+    # y ~ N(F theta, 2): with more coefficients than rows the residuals can be made to vanish.
+    residual = np.asarray(data["y"] - data["f"] @ result.theta)
+    assert np.mean(residual**2) < 0.2 * np.mean(np.asarray(data["y"]) ** 2)
     with pytest.raises(ValueError, match="limit is 300"):
         result.standard_errors()
 
@@ -420,6 +455,7 @@ def test_confidence_intervals_and_the_users_scale(x64):
         result.confidence_intervals(95)
 
 
+@pytest.mark.slow
 def test_fit_many_is_the_same_fit():
     model = cbpp()
     keys = jax.random.split(jax.random.key(0), 3)
@@ -440,6 +476,7 @@ def test_save_and_load_keep_the_errors(tmp_path):
     assert again.status == "boundary"
 
 
+@pytest.mark.slow
 def test_the_path_replayed_agrees_with_a_fresh_estimate():
     check = jalax.fit(cbpp(), key=jax.random.key(0)).evidence_check(jax.random.key(1))
     assert check.agrees, check

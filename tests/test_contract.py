@@ -17,7 +17,14 @@ from jalax._options import canonical
 from jalax._types import Cloud
 
 KEY = jax.random.key(3)
-names = pytest.mark.parametrize("name", table.ALGORITHMS)
+names = pytest.mark.parametrize(
+    "name",
+    # The automatic fit takes long to compile.
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "JALAEM-automatic" else [])
+        for name in table.ALGORITHMS
+    ],
+)
 both = pytest.mark.parametrize("grouped", [False, True], ids=["plain", "grouped"])
 
 

@@ -22,6 +22,7 @@ from jaxtyping import Array
 from jalax import _checks, _curvature, _information, _model, _tempering, _weights
 from jalax._information import FLAT, Moments
 from jalax._model import Model
+from jalax._options import QUICKLY
 from jalax._reference import (
     AtMode,
     Prepared,
@@ -157,7 +158,7 @@ def start_cloud(key, model: Model, theta: Tree, num_particles: int, scores: bool
     return _thin(key_thin, particles, log_w, k_hat, num_particles)
 
 
-@partial(jax.jit, static_argnames="num_particles")
+@partial(jax.jit, static_argnames="num_particles", compiler_options=QUICKLY)
 def _thin(key, particles: Tree, log_weights, k_hat, num_particles: int) -> Cloud:
     return thinned(key, importance_cloud(particles, log_weights, k_hat), num_particles)
 
@@ -417,7 +418,7 @@ _normalisation = jax.jit(normalisation)
 metric_of = jax.jit(_information.metric)
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=QUICKLY)
 def prepare(key, reference, model: Model, theta: Tree) -> Prepared:
     return reference.prepare(key, model, theta)
 

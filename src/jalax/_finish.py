@@ -111,9 +111,10 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
     inverse = (metric.basis / share) @ metric.basis.T  # I^{-1}, nothing in flat directions
     step = inverse @ score
     length = float(np.sqrt(max(score @ step, 0.0)))
-    # A number is lost if a fair part of it lies in flat directions, in the metric of I_c.
-    loading = metric.inverse**2
-    lost = loading[~known].sum(axis=0) > 0.25 * loading.sum(axis=0)
+    # A number is lost if a fair part of it lies in flat directions, each in units of its own.
+    unit = np.sqrt(np.maximum(np.abs(np.diagonal(complete)), 1e-300))
+    flat_space, _ = np.linalg.qr(metric.basis[:, ~known] * unit[:, None])
+    lost = (flat_space**2).sum(axis=1) > 0.25
     # The step is noisy because the score is, and because the information is.
     by_batch = np.einsum("pq,bqr,r->bp", inverse, batches - missing, step)
     covariance, simulation = inverse.copy(), inverse @ noise @ inverse

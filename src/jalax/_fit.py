@@ -17,7 +17,7 @@ from jalax._algorithms.jala_em import JALAEM
 from jalax._callbacks import Callback, Run, Stop, progress_bar
 from jalax._checkpoint import checkpoint, unflatten_state
 from jalax._model import GroupedModel, Model
-from jalax._options import canonical
+from jalax._options import QUICKLY, canonical
 from jalax._replay import Origin
 from jalax._result import FitResult, SavedState
 from jalax._starts.importance import Laplace
@@ -190,7 +190,7 @@ def _draw(key, start: Start, model: Model, theta: Tree, num_particles: int) -> C
     return start(key, model, theta, num_particles)
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=QUICKLY)
 def _init(key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Cloud) -> State:
     return algorithm.init(key, model, theta, cloud)
 

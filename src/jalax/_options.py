@@ -17,6 +17,9 @@ import numpy as np
 from jalax._static import Static
 from jalax._tree import Tree
 
+# For programs that run once or twice a fit, and take longer to compile than to run.
+QUICKLY = {"xla_backend_optimization_level": 1}
+
 
 @jax.tree_util.register_pytree_with_keys_class
 class Schedule:
