@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 from step_size import ml_ii, regression_data
 
 import jalax
-from jalax import datasets, models
+from jalax import _finish, datasets, models
 
 
 def flat(tree):
@@ -144,7 +144,6 @@ MIXED = {
     ("name", "seeds"),
     [
         ("cbpp", range(2)),
-        ("dyestuff", range(2)),
         *(pytest.param(name, range(2, 12), marks=pytest.mark.slow) for name in MIXED),
     ],
 )
@@ -422,6 +421,7 @@ def test_an_example_latent_far_from_the_mode():
 # --- the parts ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_more_parameters_than_an_information_matrix_is_held_for():
     """310 coefficients: Adam takes over, and standard errors say why there are none."""
     rng = np.random.default_rng(0)
@@ -529,3 +529,18 @@ def test_the_progress_line_shows_phase_and_error():
     assert any(line.startswith("averaging") for line in lines)
     assert "logz -73" in lines[-1]
     assert "+/- 0." in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt, "interrupted"), (np.linalg.LinAlgError, "max_steps")]
+)
+def test_nothing_is_lost_when_the_finish_fails(monkeypatch, error, status):
+    def fail(*args, **options):
+        raise error
+
+    monkeypatch.setattr(_finish, "finish", fail)
+    result = jalax.fit(eight_schools(), key=jax.random.key(0))
+    assert result.status == status
+    assert "settled after" in result.message
+    assert len(result.history["ess"]) > 20
+    assert abs(float(result.theta["mu"]) - 7.69) < 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -352,16 +353,16 @@ def _result(run: Run, status: Status, message: str) -> FitResult:
     if status == Status.MAX_STEPS and bool(is_done(run)):
         status, message = Status.CONVERGED, f"theta has settled after {run.step} steps"
     if status in (Status.CONVERGED, Status.MAX_STEPS) and _finishes(run):
-        key = jax.random.fold_in(run.key, 1)
-        finished = _finish.finish(
-            key,
-            model,
-            theta,
-            fraction=float(run.algorithm.averaging.tolerance),  # type: ignore[attr-defined]
-            project=run.algorithm.project,  # type: ignore[attr-defined]
-        )
-        theta = finished.theta
-        status, message = _verdict(run, status, finished)
+        try:
+            finished = _finish_run(run, theta)
+            theta = finished.theta
+            status, message = _verdict(run, status, finished)
+        except KeyboardInterrupt:  # nothing of the fit is lost
+            status = Status.INTERRUPTED
+            message = f"{message}; interrupted before the last scoring step"
+        except np.linalg.LinAlgError:
+            status = Status.MAX_STEPS
+            message = f"{message}; the information about theta is not finite, so it is not improved"
     value, relative, reason = _path_evidence(run, status, history)
     return FitResult(
         theta=model.constrained(theta),
@@ -389,6 +390,20 @@ def _result(run: Run, status: Status, message: str) -> FitResult:
         saved_evidence=None if finished is None else finished.evidence,
         saved_uncertainty=None if finished is None else finished.uncertainty,
     )
+
+
+def _finish_run(run: Run, theta: Tree) -> _finish.Finished:
+    algorithm: Any = run.algorithm
+    end = _finish.finish(
+        jax.random.fold_in(run.key, 1),
+        run.model,
+        theta,
+        fraction=float(algorithm.averaging.tolerance) or 0.05,
+        project=algorithm.project,
+    )
+    for doubt in end.evidence.messages:
+        warnings.warn(f"log_evidence: {doubt}.", stacklevel=5)
+    return end
 
 
 def _phase(run: Run) -> Any:

@@ -282,7 +282,8 @@ class FitResult:
     def _evidence_line(self) -> str:
         if self.saved_evidence is not None:
             evidence = self.saved_evidence
-            return f"{'log evidence':<24} {evidence.value:12.4f} {evidence.error:12.2g}"
+            doubt = "".join(f"\n  {'':<24} not to be trusted: {m}" for m in evidence.messages)
+            return f"{'log evidence':<24} {evidence.value:12.4f} {evidence.error:12.2g}{doubt}"
         if self.path_value is None:
             return f"{'log evidence':<24} none: {self.evidence_reason}"
         if self.relative:
