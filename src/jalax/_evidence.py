@@ -290,7 +290,9 @@ class _Clouds:
             first = np.asarray(sums.log_sum, float)
             second = np.asarray(sums.log_sum_squares, float)
             # var(mean w) / mean(w)^2 = sum w^2 / (sum w)^2 - 1/n
-            variance = np.maximum(np.exp(second - 2 * first) - 1 / count, 0.0)
+            alive = np.isfinite(first)  # not all weights of the group are zero
+            squares = np.exp(np.where(alive, second - 2 * np.where(alive, first, 0.0), np.inf))
+            variance = np.maximum(squares - 1 / count, 0.0)
             k_hat = float(np.max(sums.k_hat))
             if moments is not None:
                 each.append(moments)
