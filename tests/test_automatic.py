@@ -223,10 +223,7 @@ def test_polynomial_of_order_ten(precision):
 
 @pytest.mark.slow
 def test_student_t_regression(x64):
-    """Against quadrature-free importance sampling: the score at the answer is zero within noise,
-
-    and the evidence falls by half where theta is a standard error away.
-    """
+    """Around the answer log_evidence, at other thetas and keys, falls as the errors say it does."""
     X, _ = regression_data(0, 500)
     rng = np.random.default_rng(1)
     y = X @ rng.normal(size=8) + rng.standard_t(4, size=500)
@@ -486,7 +483,7 @@ def test_confidence_intervals_and_the_users_scale(x64):
 
 
 @pytest.mark.slow
-def test_fit_many_is_the_same_fit():
+def test_fit_many_is_automatic_too():
     model = cbpp()
     keys = jax.random.split(jax.random.key(0), 3)
     fits = jalax.fit_many(model, model.theta, key=keys)
@@ -494,7 +491,6 @@ def test_fit_many_is_the_same_fit():
     for fit in fits:
         assert np.all(np.abs(flat(fit.theta) - CBPP[0]) <= 4.5 * flat(fit.simulation_errors()))
         assert abs(fit.log_evidence - CBPP[2]) <= 4.5 * fit.log_evidence_error
-    assert len({len(fit.history["ess"]) for fit in fits}) >= 1
 
 
 def test_save_and_load_keep_the_errors(tmp_path):

@@ -22,6 +22,8 @@ from jalax._model import Model, log_joint_of_vectors, over_groups
 from jalax._reference import unravel
 from jalax._tree import Tree
 
+EXPAND_UP_TO = 64  # latents of a group: (D, D, P) derivatives are held beyond the Hessian
+
 
 def centre(particles: Tree, log_weights: Float[Array, "G N"]) -> Float[Array, "G D"]:
     """The weighted mean of each group's particles."""

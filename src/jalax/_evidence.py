@@ -356,7 +356,7 @@ def simulation_errors(moments: Moments) -> tuple[float, float]:
     Both are the worst over the directions that are identified.
     """
     _, noise, complete, missing, batches = (np.asarray(part, float) for part in moments)
-    metric = jax.tree.map(lambda x: np.asarray(x, float), metric_of(complete, missing))
+    metric = _information.host_metric(complete, missing)
     known = metric.share >= FLAT
     if not known.any():
         return 0.0, 0.0
@@ -417,7 +417,6 @@ def _report(total: _Total, messages: list[str], temperatures: int, asked: float)
 
 _refit = jax.jit(fitted_to)
 _normalisation = jax.jit(normalisation)
-metric_of = jax.jit(_information.metric)
 
 
 @partial(jax.jit, compiler_options=QUICKLY)
@@ -487,7 +486,7 @@ def _legs(keys, model, theta, prepared, plan, moves, num_particles: int) -> _tem
 def low_noise(key, model: Model, theta: Tree) -> Moments | None:
     """Moments helped by the curvature at the mode; see `_information.moments`."""
     prepared = prepare(key, AtMode(), model, theta)
-    if prepared.mode.root.ndim != 3 or prepared.mode.x.shape[1] > 64:
+    if prepared.mode.root.ndim != 3 or prepared.mode.x.shape[1] > _curvature.EXPAND_UP_TO:
         return None
     return _low_noise(key, model, theta, prepared, 8 * default_particles(model))
 

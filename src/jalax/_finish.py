@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax import _evidence
+from jalax import _evidence, _information
 from jalax._evidence import Budget, Evidence
 from jalax._information import FLAT, LIMIT, Metric, Moments
 from jalax._model import Model
@@ -97,7 +97,7 @@ class Solved(NamedTuple):
 def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> Solved:
     flat_theta, unravel = ravel_pytree(theta)
     score, noise, complete, missing, batches = (np.asarray(part, float) for part in moments)
-    metric = jax.tree.map(lambda x: np.asarray(x, float), _evidence.metric_of(complete, missing))
+    metric = _information.host_metric(complete, missing)
     known = metric.share >= FLAT
     if not known.all():
         look = _closer(key, model, theta, metric)
@@ -139,12 +139,12 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
     return Solved(step, length, (float(score @ step) - bias) / 2, uncertainty)
 
 
-def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> tuple[np.ndarray, np.ndarray]:
-    """The score with little noise, and that noise; the same key moves its draws with theta."""
+def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> np.ndarray:
+    """The score at another theta with little noise; the same key moves its draws with theta."""
     start, unravel = ravel_pytree(theta)
     found = _evidence.low_noise(key, model, unravel(jnp.asarray(flat, start.dtype)))
     assert found is not None
-    return np.asarray(found.score, float), np.asarray(found.noise, float)
+    return np.asarray(found.score, float)
 
 
 def _closer(key, model: Model, theta: Tree, metric: Metric) -> tuple | None:
@@ -153,18 +153,18 @@ def _closer(key, model: Model, theta: Tree, metric: Metric) -> tuple | None:
     There the information is found again as the slope of the score. None where the latent is too
     large for it.
     """
-    flat = np.asarray(ravel_pytree(theta)[0], float)
-    if _evidence.low_noise(key, model, theta) is None:
+    here = _evidence.low_noise(key, model, theta)
+    if here is None:
         return None
-    score, noise = _score(key, model, flat, theta)
+    flat = np.asarray(ravel_pytree(theta)[0], float)
     shares = np.diag(metric.share)
     for i in np.flatnonzero(metric.share < FLAT):
         v = 0.3 * metric.basis[:, i]
-        up, down = (_score(key, model, flat + side * v, theta)[0] for side in (1, -1))
+        up, down = (_score(key, model, flat + side * v, theta) for side in (1, -1))
         shares[i] = shares[:, i] = -metric.basis.T @ (up - down) / 0.6
     share, turn = np.linalg.eigh(shares)
     numbers: Any = metric.basis @ turn, turn.T @ metric.inverse, share
-    return score, noise, Metric(*numbers)
+    return np.asarray(here.score, float), np.asarray(here.noise, float), Metric(*numbers)
 
 
 def _is_parabola(key, model, theta: Tree, score: np.ndarray, metric: Metric, i: int) -> bool:
@@ -179,7 +179,7 @@ def _is_parabola(key, model, theta: Tree, score: np.ndarray, metric: Metric, i: 
     v = metric.basis[:, i] / np.sqrt(metric.share[i])
     flat = np.asarray(ravel_pytree(theta)[0], float)
     for side in (-1, 1):
-        there, _ = _score(key, model, flat + side * v, theta)
+        there = _score(key, model, flat + side * v, theta)
         if not 1 / 3 < -side * v @ (there - score) < 3:
             return False
     return True

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
@@ -170,3 +171,11 @@ def metric(complete: Float[Array, "P P"], missing: Float[Array, "P P"]) -> Metri
     share, turn = jnp.linalg.eigh(root.T @ (complete - missing) @ root)
     inverse = turn.T @ ((axes * jnp.sqrt(size)).T / scale)
     return Metric(root @ turn, inverse, share)
+
+
+_compiled_metric = jax.jit(metric)
+
+
+def host_metric(complete: Any, missing: Any) -> Any:
+    """`metric` in NumPy's float64, for work outside a compiled program."""
+    return jax.tree.map(lambda x: np.asarray(x, float), _compiled_metric(complete, missing))

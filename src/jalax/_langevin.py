@@ -135,18 +135,6 @@ def move(
 ) -> Tree:
     """X' = X + c + h P grad log p(X) + sqrt(2h) P^{1/2} xi."""
     noise = apply_root(preconditioner, _tree.normal_like(key, particles))
-    return move_by(noise, particles, grad_x, step_size, preconditioner, shift)
-
-
-def move_by(
-    noise: Tree,
-    particles: Tree,
-    grad_x: Tree,
-    step_size: Float[Array, ""],
-    preconditioner: Preconditioner = None,
-    shift: Tree = None,
-) -> Tree:
-    """`move` with the noise P^{1/2} xi given."""
     drift = apply(preconditioner, grad_x)
 
     def one(x, g, xi):

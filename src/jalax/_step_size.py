@@ -39,10 +39,10 @@ class PilotStep:
         preconditioner: Preconditioner,
     ) -> Float[Array, ""]:
         weights = _weights.normalise(log_weights)
-        noise = _langevin.apply_root(preconditioner, _tree.normal_like(key, particles))
 
         def cess(h):
-            new = _langevin.move_by(noise, particles, point.grad_x, h, preconditioner)
+            # The same key at every h: they are compared on the same noise.
+            new = _langevin.move(key, particles, point.grad_x, h, preconditioner)
             visit = evaluate(model, theta, new)
             a = _langevin.jarzynski_increment(particles, point, new, visit, h, preconditioner)
             a = jnp.where((weights > 0) & jnp.isfinite(a), a, -jnp.inf)

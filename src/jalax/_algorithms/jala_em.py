@@ -29,8 +29,6 @@ from jalax._theta_step import (
 from jalax._tree import Tree
 from jalax._types import Cloud, State
 
-EXPAND_UP_TO = 64  # latents of a group: (D, D, P) derivatives are held beyond the Hessian
-
 
 class Memory(NamedTuple):
     optimizer: Tree
@@ -272,7 +270,7 @@ class JALAEM:
             metric = _tree.run_if(jnp.asarray(moving), anew, metric)
         here = metric if ours else anew(None)
         expansion = None
-        if newton and isinstance(here, Dense) and at.shape[1] <= EXPAND_UP_TO:
+        if newton and isinstance(here, Dense) and at.shape[1] <= _curvature.EXPAND_UP_TO:
             at = _curvature.newton(model, state.theta, at, here.matrix)
             expansion = _curvature.expansion(model, state.theta, at, here.matrix)
         return metric, Local(at, here, expansion)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from . import _checks
 from ._gaussian import Gaussian, isotropic_log_density
-from ._random_intercept import RandomIntercept, by_group, check_groups
+from ._random_intercept import RandomIntercept, by_group, check_covariates, check_groups
 
 Theta = dict[str, Array]
 
@@ -96,12 +96,7 @@ def linear_mixed(
     (6, ['below', 'beta', 'log_scale', 'log_sd'])
     """
     response = _checks.real_array("y", y, ndim=1, hint="Pass one number for each observation.")
-    features = _checks.real_array(
-        "covariates",
-        covariates,
-        ndim=2,
-        hint="Pass one row for each observation; a lone intercept is np.ones((n, 1)).",
-    )
+    features = check_covariates(covariates)
     given = np.ones((response.size, 1)) if random is None else random
     effects = _checks.real_array("random", given, ndim=2, hint="Pass one row an observation.")
     labels, index = check_groups(groups)

@@ -64,12 +64,7 @@ def random_intercept(
     [1, 2, 3]
     """
     response = _checks.real_array("y", y, ndim=1, hint="Pass one count for each observation.")
-    features = _checks.real_array(
-        "covariates",
-        covariates,
-        ndim=2,
-        hint="Pass one row for each observation; a lone intercept is np.ones((n, 1)).",
-    )
+    features = check_covariates(covariates)
     labels, index = check_groups(groups)
     _checks.same_rows(y=response, covariates=features, groups=index)
     if isinstance(family, type) or not hasattr(family, "rows"):
@@ -86,6 +81,11 @@ def random_intercept(
     )
     model.groups = labels
     return model
+
+
+def check_covariates(covariates: ArrayLike) -> np.ndarray:
+    hint = "Pass one row for each observation; a lone intercept is np.ones((n, 1))."
+    return _checks.real_array("covariates", covariates, ndim=2, hint=hint)
 
 
 def check_groups(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
