@@ -11,7 +11,7 @@ import pytest
 
 import algorithms as table
 import jalax
-from jalax import _fit, _loop
+from jalax import _drive, _loop
 from jalax._checks import prepare_theta
 from jalax._options import canonical
 from jalax._types import Cloud
@@ -203,5 +203,5 @@ def test_dead_particles_do_not_poison_theta(name):
 
 
 def test_capacity_is_shared_by_small_chunks():
-    assert _fit._capacity(1) == _fit._capacity(100) == 128
-    assert _fit._capacity(1000) == 1024
+    assert _drive.capacity_of(1) == _drive.capacity_of(100) == 128
+    assert _drive.capacity_of(1000) == 1024

@@ -14,7 +14,7 @@ from jax.scipy.special import gammaln
 from scipy import stats
 
 import jalax
-from jalax import _evidence, datasets, models
+from jalax import _clouds, _evidence, datasets, models
 from jalax._checks import prepare_model
 from jalax._mode import find_mode
 
@@ -150,8 +150,8 @@ def test_the_interval_of_the_tempered_route_covers(name, x64, monkeypatch):
         lambda theta, x, y: jax.scipy.stats.norm.logpdf(x, 0.0, 1.5),
     )
 
-    monkeypatch.setattr(_evidence, "IMPORTANCE_BELOW", -np.inf)
-    monkeypatch.setattr(_evidence, "_refit", lambda *cloud: _evidence.as_reference(prior))
+    monkeypatch.setattr(_clouds, "IMPORTANCE_BELOW", -np.inf)
+    monkeypatch.setattr(_evidence, "refit", lambda *cloud: _evidence.as_reference(prior))
     hits, width = coverage(model, theta, truth, error=1.0, num_particles=100, reference=prior)
     print(f"{name}, tempered: {hits} of 100, mean width {width:.4f}")
     assert hits >= 87

@@ -46,7 +46,7 @@ def imports(name: str, everywhere: bool = True) -> set[str]:
 
 ALGORITHMS = {"jala_em", "pgd", "ipla", "soul", "sfla"}
 PARTS = ["_types", "_tree", "_weights", "_langevin", "_model", "_static", "_resampling", "_options"]
-DRIVERS = {"jalax._loop", "jalax._fit", "jalax._fit_many"}
+DRIVERS = {f"jalax.{name}" for name in ("_loop", "_drive", "_outcome", "_fit", "_fit_many")}
 
 
 def test_the_sources_are_read():

@@ -10,37 +10,36 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
-from jaxtyping import Array
 
-from jalax import _checks, _curvature, _information, _model, _tempering, _weights
-from jalax._information import FLAT, Moments
+from jalax import _checks
+from jalax._clouds import (
+    Budget,
+    Clouds,
+    Total,
+    check_normalisation,
+    default_particles,
+    make_plan,
+    prepare,
+    refit,
+)
+from jalax._information import Moments
 from jalax._model import Model
-from jalax._options import QUICKLY
 from jalax._reference import (
     AtMode,
     Prepared,
     Proposal,
     as_reference,
-    fitted_to,
-    normalisation,
 )
-from jalax._starts.importance import importance_cloud, thinned
-from jalax._tempering import MALA, pooled_k
+from jalax._tempering import MALA
 from jalax._tree import Tree
-from jalax._types import Cloud
 
 # Beyond 0.7 the mean of the weights cannot be relied on (Vehtari et al.); beyond 0.5 it has no
 # variance, and an error computed from the weights would lie. Here the error is the point.
 K_HAT_LIMIT = 0.5
-IMPORTANCE_BELOW = 0.4  # k-hat has an error of 0.1 itself
-INFORMATION_ERROR = 0.005  # relative Monte-Carlo error allowed in a standard error
 NUM_REFITS = 2  # how often the reference of the tempered route is fitted anew to a pilot
 
 
@@ -148,36 +147,6 @@ def log_evidence(
     return evidence
 
 
-def start_cloud(key, model: Model, theta: Tree, num_particles: int, scores: bool) -> Cloud:
-    """What `Laplace(num_draws=...)` draws, by the programs that the finish of a fit uses too."""
-    key_prepare, key_draw, key_thin = jax.random.split(key, 3)
-    prepared = prepare(key_prepare, AtMode(), model, theta)
-    draws = Budget().num_replicates * default_particles(model)
-    sums, _, (particles, log_w) = _importance(key_draw, model, theta, prepared, draws, scores)
-    k_hat = jnp.broadcast_to(sums.k_hat, sums.ess.shape)
-    return _thin(key_thin, particles, log_w, k_hat, num_particles)
-
-
-@partial(jax.jit, static_argnames="num_particles", compiler_options=QUICKLY)
-def _thin(key, particles: Tree, log_weights, k_hat, num_particles: int) -> Cloud:
-    return thinned(key, importance_cloud(particles, log_weights, k_hat), num_particles)
-
-
-class Budget(NamedTuple):
-    """How many draws, and what is enough."""
-
-    num_particles: int | None = None
-    num_replicates: int = 8
-    max_particles: int = 200_000
-    error: float = 0.03
-    fraction: float | None = None  # the simulation error of theta, in standard errors
-
-
-def default_particles(model: Model) -> int:
-    """In one cloud and group: as many as memory allows, up to 1000."""
-    return int(np.clip(4_000_000 // model.num_groups, 128, 1000))
-
-
 def estimate(
     key, model: Model, theta: Tree, budget: Budget, reference: Any = None, moves: Any = None
 ) -> tuple[Evidence, Moments | None]:
@@ -187,14 +156,13 @@ def estimate(
     prepared = prepare(key_prepare, drawn_up, model, theta)
     messages = _reference_messages(prepared, key_prepare, model, theta)
     num_particles = budget.num_particles or default_particles(model)
-    clouds = _Clouds(key_run, num_particles, budget)
+    clouds = Clouds(key_run, num_particles, budget)
     moves = MALA() if moves is None else moves
 
-    def try_importance(prepared: Prepared) -> _Total | None:
+    def try_importance(prepared: Prepared) -> Total | None:
         """The estimate if a first round, and then all weights, say that it has an error."""
         total = clouds.importance(model, theta, prepared)
-        trusted = total.k_hat < IMPORTANCE_BELOW and total.ess > 0.02
-        return total if trusted else None
+        return total if total.trusted else None
 
     total = try_importance(prepared)
     if total is not None:
@@ -202,12 +170,12 @@ def estimate(
     legs = []
     for k in range(1 + NUM_REFITS):
         key_k = jax.random.fold_in(key_pilot, k)
-        plan = _plan(key_k, model, theta, prepared, moves, num_particles)
+        plan = make_plan(key_k, model, theta, prepared, moves, num_particles)
         legs.append((prepared, plan))
         if k == NUM_REFITS:
             break
         # The pilot's cloud knows the posterior better than its reference did: measure against it.
-        prepared = _refit(plan.particles, plan.log_weights)
+        prepared = refit(plan.particles, plan.log_weights)
         total = try_importance(prepared)
         if total is not None:
             return _report(total, messages, int(plan.num), budget.error), total.moments
@@ -224,167 +192,7 @@ def estimate(
     return _report(total, messages, int(plan.num), budget.error), total.moments
 
 
-@dataclasses.dataclass
-class _Total:
-    """The sum of several rounds, ready to be reported."""
-
-    route: str
-    groups: np.ndarray  # log mean Z of each group
-    variance: np.ndarray  # of that, relative, each group
-    freedom: float
-    k_hat: float
-    ess: float
-    num_particles: int
-    num_replicates: int
-    moments: Moments | None
-
-    @property
-    def value(self) -> float:
-        # The log of an average is low by half its relative variance; over groups this adds up.
-        return float((self.groups + self.variance / 2).sum())
-
-    @property
-    def error(self) -> float:
-        return float(np.sqrt(self.variance.sum()))
-
-
-@dataclasses.dataclass
-class _Clouds:
-    """Rounds of fresh clouds, until the errors are small enough or the budget is spent."""
-
-    key: jax.Array
-    num_particles: int
-    budget: Budget
-
-    @property
-    def rounds(self) -> int:
-        draws = self.num_particles * self.budget.num_replicates
-        return max(1, self.budget.max_particles // draws)
-
-    def once(self) -> _Clouds:
-        """Other keys, and one round."""
-        key = jax.random.fold_in(self.key, 1_000_000)
-        budget = self.budget._replace(max_particles=0, fraction=None)
-        return _Clouds(key, self.num_particles, budget)
-
-    def enough(self, variance: np.ndarray, moments: Moments | None) -> bool:
-        # 0.9: the errors are noisy themselves.
-        if not float(np.sqrt(variance.sum())) <= 0.9 * self.budget.error:
-            return False
-        if moments is None or self.budget.fraction is None:
-            return True
-        simulation, information = simulation_errors(moments)
-        return simulation <= 0.9 * self.budget.fraction and information <= INFORMATION_ERROR
-
-    def importance(self, model, theta, prepared) -> _Total:
-        """All draws are independent: the weights' own spread gives the error."""
-        sums: Any = None
-        each: list[Moments] = []
-        draws = self.num_particles * self.budget.num_replicates
-        scores = self.budget.fraction is not None
-        for k in range(self.rounds):
-            key = jax.random.fold_in(self.key, k)
-            now, moments, _ = _importance(key, model, theta, prepared, draws, scores)
-            sums = now if sums is None else _join(sums, now)
-            count = (k + 1) * draws
-            first = np.asarray(sums.log_sum, float)
-            second = np.asarray(sums.log_sum_squares, float)
-            # var(mean w) / mean(w)^2 = sum w^2 / (sum w)^2 - 1/n
-            alive = np.isfinite(first)  # not all weights of the group are zero
-            squares = np.exp(np.where(alive, second - 2 * np.where(alive, first, 0.0), np.inf))
-            variance = np.maximum(squares - 1 / count, 0.0)
-            k_hat = float(np.max(sums.k_hat))
-            if moments is not None:
-                each.append(moments)
-                moments = _average(each)
-            if self.enough(variance, moments) or not k_hat < IMPORTANCE_BELOW:
-                break
-        return _Total(
-            "importance",
-            first - np.log(count),
-            variance,
-            np.inf,
-            k_hat,
-            float(np.min(sums.ess)) / count,
-            count,
-            (k + 1) * self.budget.num_replicates,
-            moments,
-        )
-
-    def tempered(self, model, theta, prepared, plan, moves) -> _Total:
-        """Replicates averaged in Z; their spread gives the error."""
-        legs, k_hat, ess, moments = [], -np.inf, np.inf, None
-        each: list[Moments] = []
-        for k in range(self.rounds):
-            keys = jax.random.split(jax.random.fold_in(self.key, k), self.budget.num_replicates)
-            leg = _legs(keys, model, theta, prepared, plan, moves, self.num_particles)
-            legs.append(np.asarray(leg.log_evidence, float))  # (R, G)
-            k_hat = max(k_hat, float(jnp.max(leg.k_hat)))
-            weights = _weights.normalise(leg.log_weights)
-            lowest = jnp.min(_weights.effective_sample_size(weights))
-            ess = min(ess, float(lowest) / self.num_particles)
-            log_z = np.concatenate(legs)
-            count = len(log_z)
-            groups, variance, freedom = average_in_z(log_z)
-            if self.budget.fraction is not None:
-                each.append(_moments_of_legs(model, theta, leg))
-                moments = _average(each)
-            if self.enough(variance, moments) or not np.isfinite(variance).all():
-                break
-        return _Total(
-            "tempered",
-            groups,
-            variance,
-            freedom,
-            k_hat,
-            ess,
-            count * self.num_particles,
-            count,
-            moments,
-        )
-
-
-def _average(each: list[Moments]) -> Moments:
-    """Of several rounds; the noise of their mean is that of one divided by their number."""
-    mean = jax.tree.map(lambda *parts: np.mean(np.stack(parts), axis=0), *each)
-    return mean._replace(noise=mean.noise / len(each))
-
-
-def simulation_errors(moments: Moments) -> tuple[float, float]:
-    """Of I^{-1} g in standard errors, and of the standard errors themselves, relative.
-
-    Both are the worst over the directions that are identified.
-    """
-    _, noise, complete, missing, batches = (np.asarray(part, float) for part in moments)
-    metric = _information.host_metric(complete, missing)
-    known = metric.share >= FLAT
-    if not known.any():
-        return 0.0, 0.0
-    basis = metric.basis[:, known] / np.sqrt(metric.share[known])
-    score = np.linalg.eigvalsh(basis.T @ noise @ basis)[-1]
-    if len(batches) < 2:
-        return float(np.sqrt(max(score, 0.0))), 0.0
-    # C = I^{-1} changes by C dM C, a standard error by half of that relative to its square.
-    covariance = basis @ basis.T
-    changes = np.einsum("ip,bpq,qi->bi", covariance, batches - missing, covariance)
-    relative = changes.std(axis=0, ddof=1) / np.sqrt(len(batches)) / np.diagonal(covariance) / 2
-    return float(np.sqrt(max(score, 0.0))), float(relative.max())
-
-
-def average_in_z(log_z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Replicates (R, G) averaged in Z, not in log Z: log mean, its variance, its degrees."""
-    count = len(log_z)
-    top = log_z.max(axis=0)
-    z = np.exp(log_z - top)
-    mean = z.mean(axis=0)
-    variance = z.var(axis=0, ddof=1) / mean**2 / count
-    # Welch and Satterthwaite: a sum over groups of variances, each with R - 1 degrees.
-    squares = np.maximum((variance**2).sum(), np.finfo(float).tiny)
-    freedom = variance.sum() ** 2 / squares * (count - 1)
-    return top + np.log(mean), variance, float(freedom)
-
-
-def _report(total: _Total, messages: list[str], temperatures: int, asked: float) -> Evidence:
+def _report(total: Total, messages: list[str], temperatures: int, asked: float) -> Evidence:
     error, groups = total.error, total.groups + total.variance / 2
     if not np.isfinite(groups).all():
         messages.append("the estimate is not finite")
@@ -412,116 +220,6 @@ def _report(total: _Total, messages: list[str], temperatures: int, asked: float)
     )
 
 
-# --- the compiled parts -----------------------------------------------------------------------
-
-
-_refit = jax.jit(fitted_to)
-_normalisation = jax.jit(normalisation)
-
-
-@partial(jax.jit, compiler_options=QUICKLY)
-def prepare(key, reference, model: Model, theta: Tree) -> Prepared:
-    return reference.prepare(key, model, theta)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Sums:
-    """log sum w, log sum w^2 and ESS of each group, and k-hat, over all draws of a round."""
-
-    log_sum: Any
-    log_sum_squares: Any
-    k_hat: Any
-    ess: Any
-
-
-@partial(jax.jit, static_argnames=("draws", "scores"))
-def _importance(
-    key, model: Model, theta: Tree, prepared: Prepared, draws: int, scores: bool
-) -> tuple[_Sums, Moments | None, tuple[Tree, Array]]:
-    particles = prepared.sample(key, model, theta, draws)
-    log_w = _model.log_joint(model, theta, particles)
-    log_w = log_w - prepared.log_density(model, theta, particles)
-    log_w = jnp.where(jnp.isnan(log_w), -jnp.inf, log_w)  # (G, draws)
-    ess = _weights.effective_sample_size(_weights.normalise(log_w))
-    sums = _Sums(logsumexp(log_w, axis=1), logsumexp(2 * log_w, axis=1), pooled_k(log_w), ess)
-    batches = 8 if draws % 8 == 0 else 1
-    found = _information.moments(model, theta, particles, log_w, batches) if scores else None
-    return sums, found, (particles, log_w)
-
-
-def _join(a: _Sums, b: _Sums) -> _Sums:
-    return _Sums(
-        jnp.logaddexp(a.log_sum, b.log_sum),
-        jnp.logaddexp(a.log_sum_squares, b.log_sum_squares),
-        jnp.maximum(a.k_hat, b.k_hat),
-        a.ess + b.ess,
-    )
-
-
-@partial(jax.jit, static_argnames="num_particles")
-def _plan(key, model, theta, prepared, moves, num_particles: int) -> _tempering.Plan:
-    return _tempering.pilot(
-        key,
-        model,
-        theta,
-        prepared,
-        num_particles=num_particles,
-        moves=moves,
-        cess=0.8,
-        max_temperatures=200,
-    )
-
-
-@partial(jax.jit, static_argnames="num_particles")
-def _legs(keys, model, theta, prepared, plan, moves, num_particles: int) -> _tempering.Leg:
-    def leg(key):
-        return _tempering.run_leg(
-            key, model, theta, prepared, plan, num_particles=num_particles, moves=moves
-        )
-
-    return jax.vmap(leg)(keys)
-
-
-def low_noise(key, model: Model, theta: Tree) -> Moments | None:
-    """Moments helped by the curvature at the mode; see `_information.moments`."""
-    prepared = prepare(key, AtMode(), model, theta)
-    if prepared.mode.root.ndim != 3 or prepared.mode.x.shape[1] > _curvature.EXPAND_UP_TO:
-        return None
-    return _low_noise(key, model, theta, prepared, 8 * default_particles(model))
-
-
-@partial(jax.jit, static_argnames="draws")
-def _low_noise(key, model: Model, theta: Tree, prepared: Any, draws: int) -> Moments:
-    particles = prepared.sample(key, model, theta, draws)
-    visit = _model.evaluate(model, theta, particles)
-    log_w = visit.log_joint - prepared.log_density(model, theta, particles)
-    log_w = jnp.where(visit.alive, log_w, -jnp.inf)
-    root, mode = prepared.mode.root, prepared.mode.x
-    expansion = _curvature.expansion(model, theta, mode, jnp.einsum("gij,gkj->gik", root, root))
-    return _information.moments(model, theta, particles, log_w, 1, expansion, visit.grad_x)
-
-
-@jax.jit
-def _moments_of_legs(model: Model, theta: Tree, legs: _tempering.Leg) -> Moments:
-    """Replicates weighted by their Z, group by group; the noise from their spread."""
-    each = jax.vmap(lambda leg: _information.scores_by_group(model, theta, leg))(legs)
-    share = _weights.normalise(legs.log_evidence.T).T  # (R, G)
-    count = share.shape[0]
-    score = jnp.einsum("rg,rgp->gp", share, each)
-    apart = each - score
-    noise = jnp.einsum("rg,rgp,rgq->pq", share**2, apart, apart) * count / (count - 1)
-    # All replicates as one cloud, each group's weights carrying the replicate's Z.
-    level = legs.log_evidence - _weights.log_mean_exp(legs.log_weights)
-    pooled = jnp.swapaxes(legs.log_weights + level[..., None], 0, 1)
-    particles = jax.tree.map(
-        lambda x: jnp.swapaxes(x, 0, 1).reshape((x.shape[1], -1, *x.shape[3:])), legs.particles
-    )
-    log_weights = pooled.reshape(pooled.shape[0], -1)
-    whole = _information.moments(model, theta, particles, log_weights, count)
-    return whole._replace(score=jnp.sum(score, axis=0), noise=noise)
-
-
 def _reference_messages(prepared: Any, key, model: Model, theta: Tree) -> list[str]:
     """What can be said against the reference before it is used."""
     metric = prepared.metric()
@@ -533,7 +231,7 @@ def _reference_messages(prepared: Any, key, model: Model, theta: Tree) -> list[s
             "is not positive definite, or the search did not converge"
         ]
     if isinstance(prepared, Proposal):
-        mean, error = _normalisation(key, prepared, model, theta)
+        mean, error = check_normalisation(key, prepared, model, theta)
         if abs(mean - 1) > 5 * error + 0.02:
             return [
                 "the reference's log_density is not the normalised density of its sampler (its "

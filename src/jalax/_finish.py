@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax import _evidence, _information
-from jalax._evidence import Budget, Evidence
+from jalax import _clouds, _evidence, _information
+from jalax._clouds import Budget
+from jalax._evidence import Evidence
 from jalax._information import FLAT, LIMIT, Metric, Moments
 from jalax._model import Model
 from jalax._tree import Tree
@@ -142,7 +143,7 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
 def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> np.ndarray:
     """The score at another theta with little noise; the same key moves its draws with theta."""
     start, unravel = ravel_pytree(theta)
-    found = _evidence.low_noise(key, model, unravel(jnp.asarray(flat, start.dtype)))
+    found = _clouds.low_noise(key, model, unravel(jnp.asarray(flat, start.dtype)))
     assert found is not None
     return np.asarray(found.score, float)
 
@@ -153,7 +154,7 @@ def _closer(key, model: Model, theta: Tree, metric: Metric) -> tuple | None:
     There the information is found again as the slope of the score. None where the latent is too
     large for it.
     """
-    here = _evidence.low_noise(key, model, theta)
+    here = _clouds.low_noise(key, model, theta)
     if here is None:
         return None
     flat = np.asarray(ravel_pytree(theta)[0], float)

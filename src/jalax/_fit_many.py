@@ -14,21 +14,18 @@ import numpy as np
 from jalax import _checks, _loop
 from jalax._callbacks import Callback, Run
 from jalax._checkpoint import checkpoint
+from jalax._drive import advice, capacity_of, drive, with_progress
 from jalax._fit import (
-    _advice,
-    _capacity,
-    _drive,
     _num_steps,
     _prepare,
     _prepare_start,
-    _result,
-    _with_progress,
     default_start,
     filled,
     needs_tempering,
 )
 from jalax._model import Model
 from jalax._options import canonical, strong_float
+from jalax._outcome import result_of
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
 from jalax._starts.tempered import Tempered
@@ -172,16 +169,16 @@ def fit_many(
         key_run,
         inputs.algorithm,
         inputs.model,
-        capacity=_capacity(chunk_size),
+        capacity=capacity_of(chunk_size),
         axes=tuple(leaf_axes[:in_loop]),
     )
-    status, message = _drive(run, advance, chunk_size, _with_progress(callbacks, progress))
+    status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
     lanes = [_lane(run, _pick(inputs, leaf_axes, i), i) for i in range(count)]
     return FitResults(
         tuple(
-            _result(lane, Status.DIVERGED, _advice(lane))
+            result_of(lane, Status.DIVERGED, advice(lane))
             if run.diverged[i]
-            else _result(lane, status, message)
+            else result_of(lane, status, message)
             for i, lane in enumerate(lanes)
         )
     )

@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 
 from jalax import _weights
-from jalax._evidence import Evidence, average_in_z
+from jalax._clouds import average_in_z
+from jalax._evidence import Evidence
 from jalax._model import Model
 from jalax._theta_step import Limiter
 from jalax._tree import Tree

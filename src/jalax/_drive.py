@@ -1,0 +1,131 @@
+"""The host side of a fit: chunk after chunk, with callbacks, divergence and retries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jalax import _loop
+from jalax._callbacks import Callback, Run, Stop, progress_bar
+from jalax._checkpoint import checkpoint
+from jalax._types import Status
+
+MAX_RETRIES = 5  # times a diverging automatic fit halves its step size
+
+
+def capacity_of(chunk_size: int) -> int:
+    """Rows of the record buffers: the same for all small chunks, so that they share a program."""
+    return max(128, 1 << (chunk_size - 1).bit_length())
+
+
+def with_progress(callbacks: Sequence[Callback], progress: Callback | None) -> Sequence[Callback]:
+    if progress is None and any(isinstance(callback, progress_bar) for callback in callbacks):
+        return callbacks
+    return (progress_bar() if progress is None else progress, *callbacks)
+
+
+def drive(
+    run: Run,
+    advance: Callable[..., _loop.Chunk],
+    chunk_size: int,
+    callbacks: Sequence[Callback],
+) -> tuple[Status, str]:
+    """Chunk after chunk until the steps are done, a callback says stop, or all fits diverged.
+
+    Of many fits, one that diverges keeps its last finite state while the others go on.
+    """
+    status, message = Status.MAX_STEPS, f"{run.num_steps} steps done"
+    running = (np.asarray(run.state.step) < run.last_step) & ~is_done(run)
+    begun: list[Callback] = []
+    try:
+        for callback in callbacks:
+            callback.begin(run)
+            begun.append(callback)
+        while running.any():
+            due = [c.steps_until_due(run) for c in callbacks if isinstance(c, checkpoint)]
+            length = min(chunk_size, run.last_step - run.step, *due)
+            lengths = np.where(running, length, 0).astype(np.int32)
+            chunk = advance(run.state, lengths)
+            healthy, done = np.asarray(chunk.healthy), np.asarray(chunk.length)
+            if not healthy.all():
+                # A trajectory is a function of its first state and key: take it again, up to
+                # the last good step. This costs nothing to the runs that never fail.
+                done = np.where(healthy, done, done - 1).astype(np.int32)
+                chunk = advance(run.state, done)
+            _append(run, chunk, done)
+            if not healthy.all():
+                _retry(run, ~healthy)
+            running = np.asarray(run.state.step) < run.last_step
+            running = running & ~run.diverged & ~is_done(run)
+            stops = [callback.after_chunk(run) for callback in callbacks]
+            if run.diverged.all():
+                return Status.DIVERGED, advice(run)
+            for stop in stops:
+                if isinstance(stop, tuple):
+                    return Stop(*stop)
+                if stop:  # a callback of the user's that just says True, or why
+                    return Stop(Status.STOPPED, str(stop))
+    except KeyboardInterrupt:
+        return Status.INTERRUPTED, f"interrupted after step {run.step}"
+    finally:
+        for callback in begun:
+            callback.end(run)
+    return status, message
+
+
+def is_done(run: Run) -> np.ndarray:
+    """Which fits have stopped by themselves."""
+    ask = getattr(run.algorithm, "is_done", None)
+    return np.zeros(run.diverged.shape, bool) if ask is None else np.asarray(ask(run.state))
+
+
+def _retry(run: Run, failed: np.ndarray) -> None:
+    """Go on from the last good state with half the step size, where the fit may choose it."""
+    h = getattr(run.state.memory, "step_size", None)
+    if h is None:
+        run.diverged = run.diverged | failed
+        return
+    run.retries = run.retries + failed
+    run.diverged = run.diverged | (run.retries > MAX_RETRIES)
+    memory = run.state.memory._replace(step_size=jnp.where(jnp.asarray(failed), h / 2, h))
+    run.state = run.state._replace(memory=memory)
+
+
+def _append(run: Run, chunk: _loop.Chunk, done: np.ndarray) -> None:
+    """Bring the records of a chunk to the host; rows a stopped fit does not have are NaN."""
+    run.state = chunk.state
+    rows = int(done.max())
+    if not run.many:
+        run.records.append(jax.tree.map(lambda x: np.asarray(x)[:rows].copy(), chunk.records))
+        return
+    missing = np.arange(rows)[None, :] >= done[:, None]
+
+    def trim(buffer):
+        array = np.array(buffer)[:, :rows]
+        if array.dtype.kind == "f":
+            array[missing] = np.nan
+        else:
+            array[missing] = 0
+        return array
+
+    run.records.append(jax.tree.map(trim, chunk.records))
+
+
+def advice(run: Run) -> str:
+    name = type(run.algorithm).__name__
+    what = (
+        f"after step {run.step} every particle of a group, or theta, became non-finite; the state "
+        f"of step {run.step} is kept. "
+    )
+    if getattr(run.algorithm, "automatic", False):
+        return what + (
+            f"Going back and halving the step size {MAX_RETRIES} times did not help. Try another "
+            "theta_0, and look at log_joint there: is it finite for all x, and normalisable?"
+        )
+    return what + (
+        f"Try a smaller {name}.step_size or learning rate, a preconditioner, or a start nearer to "
+        "the posterior"
+    )

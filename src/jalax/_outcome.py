@@ -1,0 +1,162 @@
+"""The end of a fit: the finish, the status in words, and the result."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jalax import _finish, _information, _weights
+from jalax._callbacks import Run
+from jalax._drive import is_done
+from jalax._model import GroupedModel, Model
+from jalax._replay import Origin
+from jalax._result import FitResult
+from jalax._tree import Tree
+from jalax._types import Status
+
+
+def result_of(run: Run, status: Status, message: str) -> FitResult:
+    model, state = run.model, run.state
+    history = dict(run.history)
+    if history:
+        history["theta"] = _constrain_rows(model, history["theta"])
+    particles, log_weights = state.particles, state.log_weights
+    if not isinstance(model, GroupedModel):
+        particles = jax.tree.map(lambda leaf: leaf[0], particles)
+        log_weights = log_weights[0]
+    theta, finished = _estimate(run, status), None
+    if status == Status.MAX_STEPS and bool(is_done(run)):
+        status, message = Status.CONVERGED, f"theta has settled after {run.step} steps"
+    if status in (Status.CONVERGED, Status.MAX_STEPS) and _finishes(run):
+        try:
+            finished = _finish_run(run, theta)
+            theta = finished.theta
+            status, message = _verdict(run, status, finished)
+        except KeyboardInterrupt:  # nothing of the fit is lost
+            status = Status.INTERRUPTED
+            message = f"{message}; interrupted before the last scoring step"
+        except np.linalg.LinAlgError:
+            status = Status.MAX_STEPS
+            message = f"{message}; the information about theta is not finite, so it is not improved"
+    value, relative, reason = _path_evidence(run, status, history)
+    return FitResult(
+        theta=model.constrained(theta),
+        particles=particles,
+        log_weights=log_weights,
+        history=history,
+        status=status,
+        message=message,
+        state=state,
+        algorithm=type(run.algorithm).__name__,
+        seconds=run.seconds,
+        path_value=value,
+        relative=relative,
+        evidence_reason=reason,
+        free=theta,
+        origin=Origin(
+            model,
+            run.algorithm,
+            run.key,
+            run.start,
+            run.theta_0,
+            run.history.get("theta"),
+            getattr(state.memory, "step_size", None),
+        ),
+        saved_evidence=None if finished is None else finished.evidence,
+        saved_uncertainty=None if finished is None else finished.uncertainty,
+    )
+
+
+def _finish_run(run: Run, theta: Tree) -> _finish.Finished:
+    algorithm: Any = run.algorithm
+    end = _finish.finish(
+        jax.random.fold_in(run.key, 1),
+        run.model,
+        theta,
+        fraction=float(algorithm.averaging.tolerance) or 0.05,
+        project=algorithm.project,
+    )
+    for doubt in end.evidence.messages:
+        warnings.warn(f"log_evidence: {doubt}.", stacklevel=5)
+    return end
+
+
+def _phase(run: Run) -> Any:
+    return getattr(run.state.memory, "phase", None)
+
+
+def _estimate(run: Run, status: Status) -> Tree:
+    """theta averaged since it stopped moving, where it is averaged; else the last one."""
+    phase = _phase(run)
+    if phase is None or status == Status.DIVERGED or int(phase.averaged) == 0:
+        return run.state.theta
+    return ravel_pytree(run.state.theta)[1](phase.mean)
+
+
+def _finishes(run: Run) -> bool:
+    return _phase(run) is not None and _information.fits(run.state.theta)
+
+
+def _verdict(run: Run, status: Status, end: _finish.Finished) -> tuple[Status, str]:
+    """The status in words, now that the information about theta is known."""
+    known = end.uncertainty
+    if not end.settled:
+        return Status.MAX_STEPS, (
+            f"after {run.step} steps and {_finish.MAX_SCORING} scoring steps theta is still "
+            "moving: it is not at a maximum. Fit again from result.theta, or another theta_0"
+        )
+    if len(known.flat):
+        return Status.BOUNDARY, (
+            f"the data hold no information about {known.describe_flat()}: it is at a boundary of "
+            "its range, or not identified, and has no standard error"
+        )
+    accuracy = f"simulation error {known.simulation_fraction:.3f} of the standard error"
+    if status == Status.CONVERGED:
+        return status, f"theta has settled after {run.step} steps, {accuracy}"
+    drift = np.abs(np.asarray(_phase(run).drift, float)) / np.sqrt(np.diagonal(known.covariance))
+    moving = known.names[int(np.nanargmax(drift))]
+    return status, (
+        f"{run.num_steps} steps done, and {moving} was still moving most, though the scoring steps "
+        f"after them settled ({accuracy}). Give it more num_steps to see it converge"
+    )
+
+
+_log_evidence = jax.jit(_weights.log_evidence)
+
+
+def _path_evidence(
+    run: Run, status: Status, history: dict[str, Any]
+) -> tuple[float | None, bool, str]:
+    """The evidence carried along the path, whether it is relative, and why there is none."""
+    state = run.state
+    if not run.algorithm.gives_evidence:
+        history.pop("log_evidence", None)
+        name = type(run.algorithm).__name__
+        reason = f"{name} gives no evidence: its particles have no weights. Use jalax.JALAEM."
+        return None, True, reason
+    if status == Status.DIVERGED:
+        return None, True, "the fit diverged, and an evidence along a broken path means nothing."
+    if np.any(run.retries):
+        reason = "the fit went back and halved its step size, which breaks the path's evidence."
+        return None, True, reason
+    value = float(_log_evidence(state.log_evidence_base, state.log_weights))
+    if not bool(state.memory.relative):
+        return value, False, ""
+    return (
+        value,
+        True,
+        (
+            "the start gave no log_evidence at theta_0, so the evidence is known only relative "
+            "to it: see history['log_evidence'], or pass log_evidence= to jalax.Given."
+        ),
+    )
+
+
+def _constrain_rows(model: Model, rows: Tree) -> Tree:
+    if model.constrain is None:
+        return rows
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(model.constrain))(rows))
