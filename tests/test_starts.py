@@ -9,7 +9,8 @@ import optax
 import pytest
 
 import jalax
-from jalax import _checks, _weights, models
+from jalax import _checks, _model, _tempering, _weights, models
+from jalax._reference import AtMode
 
 Y = np.array([0.5, -1.0, 2.0, 3.0])
 THETA = 0.7
@@ -193,3 +194,25 @@ def test_genealogy_error_of_one_run(x64):
     assert abs(estimate / spread - 1) < 0.15
     with pytest.raises(ValueError, match="multinomial"):
         run(jax.random.key(1), jalax.systematic).log_evidence_error()
+
+
+def test_lines_without_a_temperature_between_are_the_importance_weights(x64):
+    """One temperature: nothing is resampled after beta = 1 but what its weights carry."""
+    model = _checks.prepare_model(models.hierarchical_normal(Y))
+    theta, key = jnp.asarray(THETA), jax.random.key(0)
+    prepared = AtMode().prepare(key, model, theta)
+    plan = _tempering.Plan(
+        beta=jnp.array([0.0, 1.0]),
+        step_size=jnp.full((2, 1), 0.3),
+        num=jnp.asarray(2),
+        reached=jnp.asarray(True),
+        acceptance=jnp.asarray(1.0),
+        particles=None,
+        log_weights=jnp.zeros((1, 50)),
+    )
+    leg = _tempering.run_leg(
+        key, model, theta, prepared, plan, num_particles=50, moves=jalax.MALA()
+    )
+    draws = prepared.sample(jax.random.split(key)[0], model, theta, 50)
+    log_w = _model.log_joint(model, theta, draws) - prepared.log_density(model, theta, draws)
+    np.testing.assert_allclose(jnp.exp(leg.lines), _weights.normalise(log_w), rtol=1e-10)

@@ -139,13 +139,13 @@ class Clouds:
 
     def tempered(self, model, theta, prepared, plan, moves) -> Total:
         """Replicates averaged in Z; their spread gives the error."""
-        legs, k_hat, ess, moments = [], -np.inf, np.inf, None
+        legs, lines, ess, moments = [], [], np.inf, None
         each: list[Moments] = []
         for k in range(self.rounds):
             keys = jax.random.split(jax.random.fold_in(self.key, k), self.budget.num_replicates)
             leg = _legs(keys, model, theta, prepared, plan, moves, self.num_particles)
             legs.append(np.asarray(leg.log_evidence, float))  # (R, G)
-            k_hat = max(k_hat, float(jnp.max(leg.k_hat)))
+            lines.append(leg.lines + leg.log_evidence[..., None])  # (R, G, N)
             weights = _weights.normalise(leg.log_weights)
             lowest = jnp.min(_weights.effective_sample_size(weights))
             ess = min(ess, float(lowest) / self.num_particles)
@@ -162,7 +162,7 @@ class Clouds:
             groups,
             variance,
             freedom,
-            k_hat,
+            _k_of_lines(lines),
             ess,
             count * self.num_particles,
             count,
@@ -195,6 +195,12 @@ def simulation_errors(moments: Moments) -> tuple[float, float]:
     changes = np.einsum("ip,bpq,qi->bi", covariance, batches - missing, covariance)
     relative = changes.std(axis=0, ddof=1) / np.sqrt(len(batches)) / np.diagonal(covariance) / 2
     return float(np.sqrt(max(score, 0.0))), float(relative.max())
+
+
+def _k_of_lines(lines: list[Array]) -> float:
+    """One k-hat of the first draws of all legs, each with the weight that it came to carry."""
+    every = jnp.concatenate(lines)
+    return float(pooled_k(jnp.swapaxes(every, 0, 1).reshape(every.shape[1], -1)))
 
 
 def average_in_z(log_z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:

@@ -52,7 +52,8 @@ class Evidence:
         error: its standard error.
         degrees_of_freedom: of that error; infinite where it comes from many independent draws.
         route: "importance" or "tempered".
-        k_hat: the Pareto k-hat of the weights, groups pooled (largest over temperatures).
+        k_hat: the Pareto k-hat of the weights, groups pooled; of the tempered route, of the
+            weights that the first draws came to carry.
         ess: the lowest effective sample size over groups, as a fraction of the particles.
         num_particles: draws in all, in each group.
         num_replicates: independent clouds.

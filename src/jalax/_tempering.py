@@ -81,7 +81,7 @@ class Leg(NamedTuple):
     particles: Tree
     log_weights: Float[Array, "G N"]
     log_evidence: Float[Array, " G"]
-    k_hat: Float[Array, ""]  # largest over the temperatures, of the incremental weights
+    lines: Float[Array, "G N"]  # log of the weight carried by the descendants of each first draw
 
 
 def place(model: Model, theta: Tree, reference: Prepared, particles: Tree) -> Place:
@@ -289,22 +289,21 @@ def run_leg(
     particles = reference.sample(key_draw, model, theta, num_particles)
     here = place(model, theta, reference, particles)
     metric = metric_of(reference, model)
-    zeros = jnp.zeros_like(here.log_p[:, 0])
-    start = (
-        jnp.ones((), jnp.int32),
-        Weighted(particles, here, jnp.zeros_like(here.log_p), zeros),
-        jnp.full((), -jnp.inf, zeros.dtype),
-    )
+    zeros = jnp.zeros_like(here.log_p)
+    # `eve`, the first draw that each particle descends from, goes where the particle goes.
+    eve = jnp.broadcast_to(jnp.arange(num_particles), zeros.shape)
+    start = jnp.ones((), jnp.int32), Weighted(particles, (here, eve), zeros, zeros[:, 0])
 
     def body(carry):
-        m, cloud, k_hat = carry
+        m, cloud = carry
+        here, eve = cloud.cached
         key_resample, key_moves = jax.random.split(jax.random.fold_in(key_run, m))
         old, new, step = plan.beta[m - 1], plan.beta[m], plan.step_size[m]
         if moves.adjusted:
-            increment = (new - old) * log_ratio(cloud.cached)
-            k_hat = jnp.maximum(k_hat, pooled_k(increment))
+            increment = (new - old) * log_ratio(here)
             weighted = cloud._replace(log_weights=cloud.log_weights + increment)
             cloud, _ = resample_low(key_resample, systematic, 0.5, weighted)
+            here, eve = cloud.cached
 
             def adjusted(carry, key):
                 particles, here = carry
@@ -314,31 +313,35 @@ def run_leg(
                 return (particles, here), None
 
             keys = jax.random.split(key_moves, moves.num_moves)
-            begin = cloud.particles, cloud.cached
-            (particles, here), _ = lax.scan(adjusted, begin, keys)
-            return m + 1, cloud._replace(particles=particles, cached=here), k_hat
-        before = mix(old, cloud.cached)
+            (particles, here), _ = lax.scan(adjusted, (cloud.particles, here), keys)
+            return m + 1, cloud._replace(particles=particles, cached=(here, eve))
+        before = mix(old, here)
         proposal = move_groups(key_moves, cloud.particles, before.grad_x, step, metric)
         there = place(model, theta, reference, proposal)
         increment = increment_groups(
             cloud.particles, before, proposal, mix(new, there), step, metric
         )
         increment = jnp.where(jnp.isnan(increment), -jnp.inf, increment)
-        k_hat = jnp.maximum(k_hat, pooled_k(increment))
-        weighted = Weighted(proposal, there, cloud.log_weights + increment, cloud.log_evidence_base)
+        log_weights = cloud.log_weights + increment
+        weighted = Weighted(proposal, (there, eve), log_weights, cloud.log_evidence_base)
         cloud, _ = resample_low(key_resample, systematic, 0.5, weighted)
-        return m + 1, cloud, k_hat
+        return m + 1, cloud
 
-    _, cloud, k_hat = lax.while_loop(lambda c: c[0] < plan.num, body, start)
+    _, cloud = lax.while_loop(lambda c: c[0] < plan.num, body, start)
     evidence = cloud.log_evidence_base + _weights.log_mean_exp(cloud.log_weights)
-    return Leg(cloud.particles, cloud.log_weights, evidence, k_hat)
+    weights = _weights.normalise(cloud.log_weights)
+    lines = jax.vmap(lambda line, eve, w: line.at[eve].add(w))(zeros, cloud.cached[1], weights)
+    return Leg(cloud.particles, cloud.log_weights, evidence, jnp.log(lines))
 
 
 def pooled_k(log_weights: Float[Array, "G N"]) -> Float[Array, ""]:
     """One k-hat for all groups together, each with weights of mean one.
 
     The largest of many groups' own k-hats would be noise; the pooled tail still shows a single
-    group whose weights are too heavy.
+    group whose weights are too heavy. Of a tempered leg the weights are its `lines`: without
+    moves they are the importance weights of the first draws, and with moves that explore, the
+    family sizes of a branching process, whose tail is light. A few lines that carry everything
+    found a place that the moves cannot reach.
     """
     relative = log_weights - _weights.log_mean_exp(log_weights)[:, None]
     return pareto_k(relative.reshape(1, -1))[0]
