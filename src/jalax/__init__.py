@@ -52,6 +52,9 @@ from jalax._theta_step import Limiter as Limiter
 from jalax._theta_step import ObservedInformation as ObservedInformation
 from jalax._transport import Transport as Transport
 from jalax._transport import transport as transport
+from jalax._tune import Tuning as Tuning
+from jalax._tune import lppd as lppd
+from jalax._tune import tune as tune
 from jalax._types import Info as Info
 from jalax._types import State as State
 from jalax._types import Status as Status

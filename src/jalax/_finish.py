@@ -210,20 +210,34 @@ def finish(
         evidence, moments = _evidence.estimate(jax.random.fold_in(key, k), model, theta, budget)
         assert moments is not None
         key_probe = jax.random.fold_in(key, MAX_SCORING + k)
+        flat, held = ravel_pytree(theta)[0], np.zeros(flat.size, bool)
+        if project is not None:
+            free, _ = _information.bounded(project, theta, moments.score, moments.complete)
+            moments, held = _information.held(moments, free), ~np.asarray(free)
         solved = solve(key_probe, model, theta, moments, evidence.degrees_of_freedom)
+        solved = solved._replace(uncertainty=_without(solved.uncertainty, held))
         settled = solved.length <= max(0.03, 3 * solved.uncertainty.simulation_fraction)
-        if not np.isfinite(solved.step).all() or project is not None:
+        if not np.isfinite(solved.step).all():
             return Finished(theta, evidence, solved.uncertainty, settled)
         # Far away the quadratic is not to be trusted beyond a standard error.
         short = 1.0 if settled else min(1.0, 1.0 / solved.length)
-        flat = ravel_pytree(theta)[0]
         theta = unravel(flat + jnp.asarray(short * solved.step, flat.dtype))
+        theta = theta if project is None else project(theta)
         if settled:
             break
     value = evidence.value + solved.gain
     groups = evidence.groups + solved.gain / evidence.groups.size
     evidence = dataclasses.replace(evidence, value=value, groups=groups)
     return Finished(theta, evidence, solved.uncertainty, settled)
+
+
+def _without(known: Uncertainty, held: np.ndarray) -> Uncertainty:
+    """No standard errors for parameters that a projection holds at a bound."""
+    covariance, simulation = known.covariance.copy(), known.simulation.copy()
+    for matrix in (covariance, simulation):
+        matrix[held], matrix[:, held] = np.nan, np.nan
+    flat = np.concatenate([known.flat.reshape(-1, held.size), np.eye(held.size)[held]])
+    return dataclasses.replace(known, covariance=covariance, simulation=simulation, flat=flat)
 
 
 def uncertainty_at(key, model: Model, theta: Tree, fraction: float) -> Uncertainty:

@@ -141,14 +141,17 @@ def fit_many(
     first_theta = _checks.prepare_theta(one.theta, one.model)
     _checks.check_log_joint(one.model, first_theta)
     _, num_particles = _prepare_start(one.start, one.model, one.algorithm, num_particles)
+    # Thousands of fits are looked at one by one: on the host, where indexing is cheap.
+    host = jax.tree.map(np.asarray, inputs)
     for i in range(count):
-        _check(_pick(inputs, leaf_axes, i), i)
+        _check(_pick(host, leaf_axes, i), i)
     inputs = inputs._replace(theta=jax.tree.map(strong_float, theta))
 
     states, seen, quality = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
     if given_start is None and needs_tempering(*quality):
         inputs = inputs._replace(start=Tempered())
         states, seen, _ = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
+    seen = jax.tree.map(np.asarray, seen)
     for i in range(count):
         value, alive, log_weights = (array[i] for array in seen)
         _checks.check_values(value, alive, log_weights, num_steps, algorithm.gives_evidence)
@@ -173,7 +176,8 @@ def fit_many(
         axes=tuple(leaf_axes[:in_loop]),
     )
     status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
-    lanes = [_lane(run, _pick(inputs, leaf_axes, i), i) for i in range(count)]
+    host, states = jax.tree.map(np.asarray, (inputs, run.state))
+    lanes = [_lane(run, _pick(host, leaf_axes, i), states, i) for i in range(count)]
     return FitResults(
         tuple(
             result_of(lane, Status.DIVERGED, advice(lane))
@@ -253,7 +257,7 @@ def _pick(inputs: _Inputs, axes: list[int | None], i: int) -> _Inputs:
     """The inputs of fit i alone."""
     leaves, treedef = jax.tree.flatten(inputs)
     return treedef.unflatten(
-        [x if a is None else jnp.asarray(x)[i] for x, a in zip(leaves, axes, strict=True)]
+        [x if a is None else np.asarray(x)[i] for x, a in zip(leaves, axes, strict=True)]
     )
 
 
@@ -282,10 +286,10 @@ def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
     return jax.vmap(begin, in_axes=(0, in_axes))(keys, inputs)
 
 
-def _lane(run: Run, one: _Inputs, i: int) -> Run:
+def _lane(run: Run, one: _Inputs, states: Any, i: int) -> Run:
     """Fit i of many, as a run of its own."""
-    state = jax.tree.map(lambda leaf: leaf[i], run.state)
-    rows = int(state.step) - run.first_step
+    one, state = jax.device_put((one, jax.tree.map(lambda leaf: leaf[i], states)))
+    rows = int(states.step[i]) - run.first_step
     records = [jax.tree.map(lambda leaf: leaf[i, :rows], run.history)] if rows else []
     return Run(
         key=run.key[i],

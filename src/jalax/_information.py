@@ -11,13 +11,14 @@ $1 / (1 - \sum_i w_i^2)$.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jalax import _model, _tree, _weights
 from jalax._model import Model
@@ -159,6 +160,34 @@ class Metric(NamedTuple):
     def square(self, step: Float[Array, " P"], share: Float[Array, " P"]) -> Float[Array, ""]:
         """step' I step: the squared length of a step in standard errors."""
         return jnp.sum(share * (self.inverse @ step) ** 2)
+
+
+def held(moments: Moments, free: Any) -> Moments:
+    """What is left to say about the free parameters while the others, at a bound, stay put."""
+    both = free[:, None] & free[None, :]
+    diagonal = both | jnp.eye(free.shape[0], dtype=bool)  # keeps its units
+    return Moments(
+        jnp.where(free, moments.score, 0.0),
+        jnp.where(both, moments.noise, 0.0),
+        jnp.where(diagonal, moments.complete, 0.0),
+        jnp.where(both, moments.missing, 0.0),
+        jnp.where(both, moments.batches, 0.0),
+    )
+
+
+def bounded(
+    project: Callable[[Tree], Tree], theta: Tree, score: Any, complete: Any
+) -> tuple[Bool[Array, " P"], Float[Array, " P"]]:
+    """Which parameters an EM-like step leaves to `project`, and how far these can go.
+
+    At the bound of a box the score points out of it. The others must then be solved for by
+    themselves: the clipped coordinate of I^{-1} g would drag them along.
+    """
+    size = jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30)
+    flat, unravel = ravel_pytree(theta)
+    there = flat + (score / size).astype(flat.dtype)
+    landed, _ = ravel_pytree(project(unravel(there)))
+    return landed == there, landed - flat
 
 
 def metric(complete: Float[Array, "P P"], missing: Float[Array, "P P"]) -> Metric:

@@ -71,7 +71,8 @@ def check_preconditioner(model: Model, value: Any) -> None:
         return
     size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(model.latent))
     groups = model.num_groups
-    dense = isinstance(value, jax.Array) and value.shape in ((size, size), (groups, size, size))
+    shapes = (size, size), (groups, size, size)
+    dense = isinstance(value, (jax.Array, np.ndarray)) and value.shape in shapes
     if not dense and (
         jax.tree.structure(value) != jax.tree.structure(model.latent)
         or any(

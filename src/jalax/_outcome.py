@@ -111,8 +111,8 @@ def _verdict(run: Run, status: Status, end: _finish.Finished) -> tuple[Status, s
         )
     if len(known.flat):
         return Status.BOUNDARY, (
-            f"the data hold no information about {known.describe_flat()}: it is at a boundary of "
-            "its range, or not identified, and has no standard error"
+            f"{known.describe_flat()} is at a boundary of its range, or the data do not tell: "
+            "it has no standard error"
         )
     accuracy = f"simulation error {known.simulation_fraction:.3f} of the standard error"
     if status == Status.CONVERGED:

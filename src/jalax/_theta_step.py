@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -42,10 +43,31 @@ class ObservedInformation:
         return Moments(jnp.zeros_like(flat), square, square, square, square[None])
 
     def direction(
-        self, gradient: Float[Array, " P"], now: Moments, past: Moments, rate: Float[Array, ""]
+        self,
+        gradient: Float[Array, " P"],
+        now: Moments,
+        past: Moments,
+        rate: Float[Array, ""],
+        theta: Tree,
+        project: Callable[[Tree], Tree] | None,
     ) -> tuple[Float[Array, " P"], Moments, Yardstick]:
-        """I^{-1} g, with I averaged over past clouds: one cloud is noisy."""
+        """I^{-1} g, with I averaged over past clouds: one cloud is noisy.
+
+        Parameters that `project` holds at a bound go there, and the others move by themselves.
+        """
         mean = jax.tree.map(lambda old, new: old + rate * (new - old), past, now)
+        if project is None:
+            direction, yardstick = self._solve(gradient, mean)
+            return direction, mean, yardstick
+        free, way = _information.bounded(project, theta, gradient, mean.complete)
+        direction, yardstick = self._solve(
+            jnp.where(free, gradient, 0.0), _information.held(mean, free)
+        )
+        return jnp.where(free, direction, way), mean, yardstick
+
+    def _solve(
+        self, gradient: Float[Array, " P"], mean: Moments
+    ) -> tuple[Float[Array, " P"], Yardstick]:
         metric = _information.metric(mean.complete, mean.missing)
         # A direction with next to no information would be walked by noise alone.
         noise = jnp.einsum("pi,pq,qi->i", metric.basis, mean.noise, metric.basis)
@@ -53,7 +75,7 @@ class ObservedInformation:
         # Where log p_theta(y) curves upwards the size of its curvature still limits the step.
         upwards = jnp.maximum(-metric.share, least)
         share = jnp.where(metric.share < 0, upwards, jnp.clip(metric.share, least, 1.0))
-        return metric.solve(gradient, share), mean, Yardstick(metric, share, mean.noise)
+        return metric.solve(gradient, share), Yardstick(metric, share, mean.noise)
 
 
 class Yardstick(NamedTuple):

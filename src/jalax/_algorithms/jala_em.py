@@ -226,7 +226,7 @@ class JALAEM:
                 gradient = cloud.score
             rate = 0.5 if phase is None else self.averaging.rate(phase)
             direction, optimizer, yardstick = self.optimizer.direction(
-                gradient, cloud, memory.optimizer, rate
+                gradient, cloud, memory.optimizer, rate, state.theta, self.project
             )
         else:
             gradient_of_u = jax.tree.map(jnp.negative, memory.point.grad_theta)

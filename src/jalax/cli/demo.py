@@ -30,6 +30,7 @@ def run(out: Path, seed: int) -> None:
         f"Wisconsin breast cancer: {len(train.labels)} rows to fit, {len(test.labels)} held out"
     )
     fits = compare(train, key_train, ("JALA-EM", "PGD", "SOUL"))
+    held_out = jalax.models.logistic_regression(test.features, test.labels).data
     table = Table("algorithm", "theta", "log evidence (path)", "held-out lppd", "steps", "seconds*")
     for name, result in fits.items():
         evidence = f"{result.path_log_evidence:.2f}" if name == "JALA-EM" else "none"
@@ -37,7 +38,7 @@ def run(out: Path, seed: int) -> None:
             name,
             f"{result.theta_average(0.3):.3f}",
             evidence,
-            f"{lppd(result, test):.4f}",
+            f"{jalax.lppd(result, held_out):.4f}",
             str(len(result.history["ess"])),
             f"{result.seconds:.1f}",
         )
@@ -103,15 +104,6 @@ def compare(data: Any, key: jax.Array, names: tuple[str, ...]) -> dict[str, jala
         fit(name, 1, progress=jalax.Callback())  # compiles, so that the seconds compare the work
         fits[name] = fit(name, algorithms[name][1])
     return fits
-
-
-def lppd(result: jalax.FitResult, test: Any) -> float:
-    """Mean log of the posterior predictive probability of the held-out labels."""
-    likelihood = jalax.models.logistic_regression(test.features, test.labels)
-    probability = result.expectation(
-        lambda w: likelihood.predictive_probability(w, test.features, test.labels)
-    )
-    return float(jnp.mean(jnp.log(probability)))
 
 
 def draw(fits: dict[str, jalax.FitResult], path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -44,9 +45,10 @@ def wisconsin() -> Wisconsin:
     return Wisconsin(features, labels, tuple(table))
 
 
-def train_test_split(
-    data: Wisconsin, key: Array | int, test_fraction: float = 0.2
-) -> tuple[Wisconsin, Wisconsin]:
+Data = TypeVar("Data", bound=Any)
+
+
+def train_test_split(data: Data, key: Array | int, test_fraction: float = 0.2) -> tuple[Data, Data]:
     """A random split that keeps the proportions of the classes (the paper's: 80 to 20).
 
     The features stay standardised as they are, over all rows, as in the paper.
@@ -78,7 +80,7 @@ def train_test_split(
     return _rows(data, ~in_test), _rows(data, in_test)
 
 
-def _rows(data: Wisconsin, chosen: np.ndarray) -> Wisconsin:
+def _rows(data: Any, chosen: np.ndarray) -> Any:
     return dataclasses.replace(data, features=data.features[chosen], labels=data.labels[chosen])
 
 

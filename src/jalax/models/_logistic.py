@@ -34,6 +34,14 @@ class LogisticRegression(Model):
     """A `Model` with predictive probabilities; see `logistic_regression`."""
 
     @staticmethod
+    def log_predictive(
+        theta: Float[Array, ""], w: Float[Array, " d"], data: dict[str, Array]
+    ) -> Float[Array, " n"]:
+        """log p(y_i | x_i, w) of each observation; see `jalax.lppd`."""
+        del theta
+        return _log_likelihood(w, data["X"], data["y"])
+
+    @staticmethod
     def predictive_probability(
         w: Float[Array, " d"], X: ArrayLike, y: ArrayLike
     ) -> Float[Array, " n"]:

@@ -35,6 +35,14 @@ class NeuralNetwork(Model):
     """A `Model` with predictive probabilities; see `neural_network`."""
 
     @staticmethod
+    def log_predictive(
+        theta: dict[str, Array], x: dict[str, Array], data: dict[str, Array]
+    ) -> Float[Array, " n"]:
+        """log p(label_i | image_i, x) of each image; see `jalax.lppd`."""
+        del theta
+        return _log_likelihood(x, data["images"], data["labels"])
+
+    @staticmethod
     def predictive_probability(
         x: dict[str, Array], images: ArrayLike, labels: ArrayLike
     ) -> Float[Array, " n"]:

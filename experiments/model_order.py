@@ -1,0 +1,421 @@
+"""Model order selection in polynomial regression (paper 5.3 and its appendix).
+
+A polynomial of order 2 to 8 is observed with noise; orders 1 to 10 are fitted, and the one with
+the highest evidence is chosen. The paper does this with JALA-EM after 200 short steps of Adam
+from the truth plus one. It is run here as it stands and in two other ways (WAYS), each beside its
+own limit: the same rule with exact evidences.
+
+A candidate of order p has the first p + 1 of eleven weights, so that one compiled program serves
+all. With X = QR the likelihood depends on the data through R, Q'y and the rest of y alone: the
+same U as on all rows, at a cost that does not grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.scipy.linalg import solve_triangular
+from reporting import BETTER, NOT_REPRODUCED, REPRODUCED, Report, figure
+
+import jalax
+
+TITLE = "Model order selection"
+TRUE_ORDERS, CANDIDATES, NUM_ROWS = tuple(range(2, 9)), tuple(range(1, 11)), (100, 250, 500)
+SIZE = max(CANDIDATES) + 1
+NUM_PARTICLES, NUM_STEPS, RATE = 50, 200, 0.005  # the paper's
+CONVERGED_PARTICLES, CONVERGED_STEPS = 100, 25
+PRIOR_SD = 2.0  # log alpha ~ N(0, 2^2): declared, for the way with theta integrated out
+READINGS = {"sd": 7.5, "variance": float(np.sqrt(7.5))}  # the noise's standard deviation
+LOG_2PI = float(np.log(2 * np.pi))
+
+# The paper's table: true order -> MAE of JALA-EM and of OLS with BIC, for 100, 250, 500 rows.
+PAPER = {
+    2: ((0.67, 0.45, 0.35), (0.64, 0.46, 0.35)),
+    3: ((0.73, 0.41, 0.25), (0.90, 0.42, 0.34)),
+    4: ((0.73, 0.49, 0.30), (0.80, 0.60, 0.30)),
+    5: ((0.51, 0.40, 0.27), (0.64, 0.42, 0.35)),
+    6: ((0.35, 0.31, 0.18), (0.49, 0.32, 0.23)),
+    7: ((0.23, 0.15, 0.09), (0.44, 0.28, 0.15)),
+    8: ((0.28, 0.19, 0.13), (0.37, 0.30, 0.20)),
+}
+BIC, PLAIN, PRECONDITIONED = "OLS + BIC", "paper, h = 1e-6", "paper, preconditioned"
+PLUG_IN, CORRECTED = "converged, plug-in", "converged, theta integrated out"
+WAYS = (PLAIN, PRECONDITIONED, PLUG_IN, CORRECTED)
+
+
+# --- the model ---------------------------------------------------------------------------------
+
+
+def log_joint(theta, w, data):
+    """log p(y, w): theta = (log sigma^2, log alpha); weights beyond the order are N(0, 1)."""
+    log_variance, log_precision = theta
+    used = data["used"]
+    squares = jnp.sum((data["z"] - data["R"] @ (used * w)) ** 2) + data["rest"]
+    log_likelihood = data["num_rows"] * (LOG_2PI + log_variance) + squares * jnp.exp(-log_variance)
+    precisions = jnp.where(used > 0, jnp.exp(log_precision), 1.0)
+    log_prior = jnp.sum(LOG_2PI - used * log_precision + precisions * w**2)
+    return -0.5 * (log_likelihood + log_prior)
+
+
+def log_prior(theta):
+    """Of theta, declared: log alpha ~ N(0, 2^2); flat in log sigma^2, the same for every order."""
+    return -0.5 * (theta[1] / PRIOR_SD) ** 2 - 0.5 * LOG_2PI - jnp.log(PRIOR_SD)
+
+
+def penalised_log_joint(theta, w, data):
+    return log_joint(theta, w, data) + log_prior(theta)
+
+
+def exact_log_evidence(theta, data):
+    """log N(y; 0, sigma^2 I + X X' / alpha), along the columns of Q and across them."""
+    log_variance, log_precision = theta
+    R = data["R"] * data["used"]
+    covariance = jnp.exp(log_variance) * jnp.eye(SIZE) + jnp.exp(-log_precision) * R @ R.T
+    root = jnp.linalg.cholesky(covariance)
+    along = jnp.sum(solve_triangular(root, data["z"], lower=True) ** 2)
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
+    across = (data["num_rows"] - SIZE) * (LOG_2PI + log_variance)
+    across += data["rest"] * jnp.exp(-log_variance)
+    return -0.5 * (SIZE * LOG_2PI + log_det + along + across)
+
+
+def exact_posterior(theta, data):
+    """Mean and covariance of w."""
+    log_variance, log_precision = theta
+    R = data["R"] * data["used"]
+    prior = jnp.diag(jnp.where(data["used"] > 0, jnp.exp(log_precision), 1.0))
+    covariance = jnp.linalg.inv(R.T @ R * jnp.exp(-log_variance) + prior)
+    return covariance @ (R.T @ data["z"]) * jnp.exp(-log_variance), covariance
+
+
+def data_sets(rng, num_trials: int, order: int, num_rows: int, noise: float) -> dict[str, Any]:
+    """Trials x candidates along one leading axis, candidates fastest."""
+    leaves: dict[str, list] = {"R": [], "z": [], "rest": []}
+    for _ in range(num_trials):
+        features = np.vander(rng.uniform(-2.5, 2.5, num_rows), SIZE, increasing=True)
+        w = rng.normal(size=order + 1)
+        y = features[:, : order + 1] @ w + noise * rng.normal(size=num_rows)
+        Q, R = np.linalg.qr(features)
+        z = Q.T @ y
+        for name, value in (("R", R), ("z", z), ("rest", np.sum((y - Q @ z) ** 2))):
+            leaves[name].append(value)
+    data = {
+        name: np.repeat(np.stack(values), len(CANDIDATES), 0) for name, values in leaves.items()
+    }
+    used = np.arange(SIZE) <= np.array(CANDIDATES)[:, None]
+    data["used"] = np.tile(used.astype(float), (num_trials, 1))
+    data["num_rows"] = np.full(len(data["z"]), float(num_rows))
+    return jax.tree.map(jnp.asarray, data)
+
+
+# --- the ways ----------------------------------------------------------------------------------
+
+
+def bic(data) -> np.ndarray:
+    """Minus half the BIC of ordinary least squares, p + 2 parameters, for every candidate."""
+    z, used, n = (np.asarray(data[name]) for name in ("z", "used", "num_rows"))
+    squares = np.asarray(data["rest"]) + np.sum((1 - used) * z**2, axis=1)
+    log_likelihood = -0.5 * n * (LOG_2PI + np.log(squares / n) + 1)
+    return log_likelihood - 0.5 * (used.sum(axis=1) + 1) * np.log(n)
+
+
+def start_at(key, theta_0, data, num_particles: int) -> tuple[jalax.Given, jax.Array]:
+    """Draws of the exact posterior at theta_0 with the exact evidence; and its covariance."""
+    mean, covariance = jax.vmap(partial(exact_posterior, theta_0))(data)
+    root = jnp.linalg.cholesky(covariance)
+    noise = jax.random.normal(key, (len(mean), num_particles, SIZE))
+    particles = mean[:, None] + jnp.einsum("fij,fnj->fni", root, noise)
+    return jalax.Given(particles, log_evidence=evidences(theta_0, data)), covariance
+
+
+evidences = jax.jit(jax.vmap(exact_log_evidence, (None, 0)))
+
+
+def fit(key, theta_0, data, algorithm, axes, joint: Callable, start, num_steps: int):
+    return jalax.fit_many(
+        jalax.Model(joint, jnp.zeros(SIZE), data),
+        theta_0,
+        key=key,
+        algorithm=algorithm,
+        axes={"data": 0, "start": 0, **axes},
+        start=start,
+        num_steps=num_steps,
+        chunk_size=num_steps,
+        progress=jalax.Callback(),
+    )
+
+
+def as_in_the_paper(key, theta_0, data, preconditioned: bool) -> np.ndarray:
+    """200 steps of Adam, 50 particles, never resampled: the evidence along the path."""
+    key_start, key_run = jax.random.split(key)
+    start, covariance = start_at(key_start, theta_0, data, NUM_PARTICLES)
+    adam = jalax.Optax(optax.adam, learning_rate=RATE)
+    common = {"optimizer": adam, "resample_below": 0.0}
+    if preconditioned:
+        algorithm = jalax.JALAEM(step_size=0.05, preconditioner=covariance, **common)
+        axes = {"preconditioner": 0}
+    else:
+        algorithm, axes = jalax.JALAEM(step_size=1e-6, **common), {}
+    fits = fit(key_run, theta_0, data, algorithm, axes, log_joint, start, NUM_STEPS)
+    return fits.path_log_evidence
+
+
+def converged(key, theta_0, data, corrected: bool) -> np.ndarray:
+    """To the maximum by observed-information steps, the particles moving along with theta."""
+    key_start, key_run = jax.random.split(key)
+    joint = penalised_log_joint if corrected else log_joint
+    start, _ = start_at(key_start, theta_0, data, CONVERGED_PARTICLES)
+    if corrected:  # the prior of theta is a factor of every Z
+        start = jalax.Given(start.particles, log_evidence=start.log_evidence + log_prior(theta_0))
+    algorithm = jalax.JALAEM(
+        step_size=0.5,
+        preconditioner=jalax.InverseHessian(),
+        optimizer=jalax.ObservedInformation(),
+        shift=jalax.Shift(),
+        limiter=jalax.Limiter(),
+    )
+    fits = fit(key_run, theta_0, data, algorithm, {}, joint, start, CONVERGED_STEPS)
+    value = fits.path_log_evidence
+    if not corrected:
+        return value
+    particles = jnp.stack([f.particles for f in fits])
+    weights = jnp.stack([f.weights for f in fits])
+    information = louis(fits.theta, particles, weights, data)
+    return value + LOG_2PI - 0.5 * np.linalg.slogdet(np.asarray(information))[1]
+
+
+@jax.jit
+@jax.vmap
+def louis(theta, particles, weights, data):
+    """Louis' information about theta, that of its prior included."""
+    of_theta = partial(penalised_log_joint, data=data)
+    curvature = jax.vmap(lambda w: jax.hessian(of_theta)(theta, w))(particles)
+    score = jax.vmap(lambda w: jax.grad(of_theta)(theta, w))(particles)
+    apart = score - weights @ score
+    missing = jnp.einsum("n,ni,nj->ij", weights, apart, apart) / (1 - jnp.sum(weights**2))
+    return -jnp.einsum("n,nij->ij", weights, curvature) - missing
+
+
+# --- the same rules with exact evidences -------------------------------------------------------
+
+
+@jax.jit
+@partial(jax.vmap, in_axes=(None, 0))
+def exact_after_adam(theta_0, data):
+    """The limit of the paper's way: Adam with exact gradients, then the exact evidence."""
+    optimizer = optax.adam(RATE)
+
+    def step(carry, _):
+        theta, state = carry
+        gradient = -jax.grad(exact_log_evidence)(theta, data)
+        updates, state = optimizer.update(gradient, state, theta)
+        return (theta + updates, state), None
+
+    (theta, _), _ = lax.scan(step, (theta_0, optimizer.init(theta_0)), None, NUM_STEPS)
+    return exact_log_evidence(theta, data)
+
+
+def maximise(function, theta):
+    """Newton's method in two dimensions, steps shortened until they ascend."""
+
+    def step(theta, _):
+        gradient, hessian = jax.grad(function)(theta), jax.hessian(function)(theta)
+        values, vectors = jnp.linalg.eigh(hessian)
+        bounded = vectors @ ((vectors.T @ gradient) / jnp.maximum(jnp.abs(values), 1e-3))
+        bounded = bounded * jnp.minimum(1.0, 2.0 / jnp.linalg.norm(bounded))
+        trials = theta + 0.5 ** jnp.arange(12)[:, None] * bounded
+        found = jax.vmap(function)(trials)
+        best = jnp.argmax(jnp.where(jnp.isnan(found), -jnp.inf, found))
+        return jnp.where(found[best] > function(theta), trials[best], theta), None
+
+    return lax.scan(step, theta, None, 60)[0]
+
+
+@jax.jit
+@partial(jax.vmap, in_axes=(None, 0))
+def exact_plug_in(theta_0, data):
+    """The maximised evidence (ML-II)."""
+    value = partial(exact_log_evidence, data=data)
+    return value(maximise(value, theta_0))
+
+
+@jax.jit
+@partial(jax.vmap, in_axes=(None, 0))
+def exact_corrected(theta_0, data):
+    """Laplace's method in theta around the penalised maximum (FACTS 10)."""
+
+    def value(theta):
+        return exact_log_evidence(theta, data) + log_prior(theta)
+
+    theta = maximise(value, theta_0)
+    log_det = jnp.linalg.slogdet(-jax.hessian(value)(theta))[1]
+    return value(theta) + LOG_2PI - 0.5 * log_det
+
+
+LIMITS = {
+    PLAIN: exact_after_adam,
+    PRECONDITIONED: exact_after_adam,
+    PLUG_IN: exact_plug_in,
+    CORRECTED: exact_corrected,
+}
+
+
+# --- the experiment ----------------------------------------------------------------------------
+
+
+def errors_of(values: np.ndarray, order: int) -> tuple[np.ndarray, int]:
+    """|chosen order - true order| of every trial, and how many candidates were lost to NaN."""
+    values = np.asarray(values).reshape(-1, len(CANDIDATES))
+    lost = int(np.isnan(values).sum())
+    chosen = np.argmax(np.where(np.isnan(values), -np.inf, values), axis=1)
+    return np.abs(np.array(CANDIDATES)[chosen] - order), lost
+
+
+def cell(key, rng, order: int, num_rows: int, noise: float, num_trials: int) -> dict[str, Any]:
+    """One true order and number of rows: errors of all rules on the same trials."""
+    data = data_sets(rng, num_trials, order, num_rows, noise)
+    theta_0 = jnp.array([2 * np.log(noise) + 1, 1.0])  # the truth plus one (FACTS 6)
+    keys = jax.random.split(key, 4)
+    found = {
+        PLAIN: as_in_the_paper(keys[0], theta_0, data, False),
+        PRECONDITIONED: as_in_the_paper(keys[1], theta_0, data, True),
+        PLUG_IN: converged(keys[2], theta_0, data, False),
+        CORRECTED: converged(keys[3], theta_0, data, True),
+    }
+    result: dict[str, Any] = {"errors": {BIC: errors_of(bic(data), order)[0]}, "lost": {}}
+    for way, values in found.items():
+        exact = np.asarray(LIMITS[way](theta_0, data))
+        result["errors"][way], result["lost"][way] = errors_of(values, order)
+        result["errors"][f"{way}: exact"] = errors_of(exact, order)[0]
+        result.setdefault("apart", {})[way] = values - exact
+    return result
+
+
+def run(report: Report, *, quick: bool, seed: int, trials: int | None = None) -> None:
+    orders, rows = ((3, 7), (100,)) if quick else (TRUE_ORDERS, NUM_ROWS)
+    num_trials = trials or (10 if quick else 100)
+    with jax.enable_x64(True):
+        for name, noise in READINGS.items():
+            key = jax.random.fold_in(jax.random.key(seed), list(READINGS).index(name))
+            rng = np.random.default_rng([seed, list(READINGS).index(name)])
+            cells = {}
+            for num_rows in rows:
+                for order in orders:
+                    report.say(f"noise {name} 7.5, {num_rows} rows, true order {order}")
+                    key, key_cell = jax.random.split(key)
+                    cells[order, num_rows] = cell(key_cell, rng, order, num_rows, noise, num_trials)
+            summarise(report, name, cells, num_trials)
+
+
+def summarise(report: Report, reading: str, cells: dict, num_trials: int) -> None:
+    methods = [BIC, *WAYS, *(f"{way}: exact" for way in (PRECONDITIONED, PLUG_IN, CORRECTED))]
+    mae = {m: {at: c["errors"][m].mean() for at, c in cells.items()} for m in methods}
+    table = [
+        [
+            order,
+            num_rows,
+            *(PAPER[order][i][NUM_ROWS.index(num_rows)] for i in (0, 1)),
+            *(float(mae[m][order, num_rows]) for m in methods),
+        ]
+        for order, num_rows in cells
+    ]
+    head = ["true order", "rows", "paper: JALA-EM", "paper: BIC", *methods]
+    caption = f"Mean absolute error of the order, noise with {reading} 7.5, {num_trials} trials"
+    report.table(f"mae-{reading}", caption, head, table)
+    report.table(f"summary-{reading}", f"All cells, {reading} 7.5", *overall(cells))
+    draw(report, reading, cells, mae)
+    if reading == "sd":
+        judge(report, cells)
+    lost = {way: sum(c["lost"][way] for c in cells.values()) for way in WAYS}
+    total = len(cells) * num_trials * len(CANDIDATES)
+    report.note(
+        f"Candidates lost to NaN, noise {reading} 7.5, of {total}: "
+        + ", ".join(f"{way} {count}" for way, count in lost.items())
+        + "."
+    )
+
+
+def ratio(cells: dict, way: str) -> tuple[float, float]:
+    """Mean MAE over the cells relative to BIC's on the same trials, and its standard error."""
+    ours = [c["errors"][way] for c in cells.values()]
+    base = [c["errors"][BIC] for c in cells.values()]
+    top, bottom = np.mean([e.mean() for e in ours]), np.mean([e.mean() for e in base])
+    r = top / bottom
+    # The delta method, on differences of the same trials.
+    spread = [np.var(a - r * b, ddof=1) / len(a) for a, b in zip(ours, base, strict=True)]
+    return float(r), float(np.sqrt(np.sum(spread)) / len(cells) / bottom)
+
+
+def against_exact(cells: dict, way: str) -> tuple[float, float]:
+    """Paired difference in absolute error to the exact version of the rule, and its error."""
+    apart = [c["errors"][way] - c["errors"][f"{way}: exact"] for c in cells.values()]
+    mean = np.mean([a.mean() for a in apart])
+    error = np.sqrt(np.sum([a.var(ddof=1) / len(a) for a in apart])) / len(cells)
+    return float(mean), float(error)
+
+
+def overall(cells: dict) -> tuple[list[str], list[list[Any]]]:
+    head = ["way", "MAE / BIC's", "s.e.", "exact: MAE / BIC's", "difference in MAE to exact"]
+    head += ["s.e.", "median |log Z - exact|", "95 %"]
+    rows = []
+    for way in WAYS:
+        apart = np.abs(np.concatenate([c["apart"][way] for c in cells.values()]))
+        apart = apart[np.isfinite(apart)]
+        rows.append(
+            [
+                way,
+                *ratio(cells, way),
+                ratio(cells, f"{way}: exact")[0],
+                *against_exact(cells, way),
+                float(np.median(apart)),
+                float(np.quantile(apart, 0.95)),
+            ]
+        )
+    return head, rows
+
+
+def judge(report: Report, cells: dict) -> None:
+    paper = np.mean([PAPER[o][0][NUM_ROWS.index(n)] for o, n in cells])
+    paper /= np.mean([PAPER[o][1][NUM_ROWS.index(n)] for o, n in cells])
+    for way in WAYS:
+        r, error = ratio(cells, way)
+        better = r <= paper + 3 * error
+        report.claim(
+            f"JALA-EM chooses the order better than OLS + BIC ({way})",
+            f"MAE ratio {paper:.2f}",
+            f"{r:.2f} +- {error:.2f}",
+            (BETTER if r < paper - 3 * error else REPRODUCED)
+            if better and r + 2 * error < 1
+            else NOT_REPRODUCED,
+        )
+    for way in WAYS:
+        difference, error = against_exact(cells, way)
+        report.claim(
+            f"the estimated evidence chooses as the exact one does ({way})",
+            "not shown",
+            f"MAE differs by {difference:+.3f} +- {error:.3f}",
+            BETTER if abs(difference) <= 3.5 * error else NOT_REPRODUCED,
+        )
+
+
+def draw(report: Report, reading: str, cells: dict, mae: dict) -> None:
+    rows = sorted({num_rows for _, num_rows in cells})
+    fig, axes = figure(len(rows), squeeze=False, sharey=True)
+    for axis, num_rows in zip(axes[0], rows, strict=True):
+        orders = sorted(order for order, n in cells if n == num_rows)
+        column = NUM_ROWS.index(num_rows)
+        axis.plot(orders, [PAPER[o][0][column] for o in orders], "k:", label="paper: JALA-EM")
+        axis.plot(orders, [PAPER[o][1][column] for o in orders], "k--", label="paper: BIC")
+        for method in (BIC, PRECONDITIONED, PLUG_IN, CORRECTED):
+            axis.plot(orders, [mae[method][o, num_rows] for o in orders], "o-", label=method, ms=4)
+        axis.set(xlabel="true order", title=f"{num_rows} rows")
+    axes[0, 0].set_ylabel("mean absolute error of the order")
+    axes[0, -1].legend(frameon=False, fontsize=7)
+    report.figure(f"mae-{reading}", f"Error of the chosen order, noise {reading} 7.5", fig)
