@@ -222,6 +222,32 @@ def test_polynomial_of_order_ten(precision):
 
 
 @pytest.mark.slow
+def test_a_parameter_at_the_bound_of_a_projection_does_not_drag_the_others(x64):
+    """Gaussian errors: nu runs to the edge of its box. The same as with nu fixed there."""
+    X, y = regression_data(0, 500)
+    model = models.student_t_regression(X, y)
+    algorithm = jalax.JALAEM(project=models.student_t_box)
+    held = jalax.fit(model, jnp.ones(3), key=jax.random.key(0), algorithm=algorithm)
+    assert held.status == "boundary"
+    assert "theta[2]" in held.message
+    assert float(held.theta[2]) == pytest.approx(np.log(5.0), abs=1e-12)
+
+    def at_five(theta, w, data):
+        return model.log_joint(jnp.append(theta, jnp.log(5.0)), w, data)
+
+    fixed = jalax.fit(
+        jalax.Model(at_five, jnp.zeros(8), model.data), jnp.ones(2), key=jax.random.key(1)
+    )
+    known, simulation = fixed.standard_errors(), fixed.simulation_errors()
+    both = np.hypot(simulation, held.simulation_errors()[:2])
+    assert (np.abs(held.theta[:2] - fixed.theta) <= 4.5 * both).all()
+    np.testing.assert_allclose(held.standard_errors()[:2], known, rtol=0.03)
+    assert np.isnan(held.standard_errors()[2])
+    errors = np.hypot(held.log_evidence_error, fixed.log_evidence_error)
+    assert abs(held.log_evidence - fixed.log_evidence) <= 4.5 * errors
+
+
+@pytest.mark.slow
 def test_student_t_regression(x64):
     """Around the answer log_evidence, at other thetas and keys, falls as the errors say it does."""
     X, _ = regression_data(0, 500)

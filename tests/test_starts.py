@@ -10,6 +10,7 @@ import pytest
 
 import jalax
 from jalax import _checks, _model, _tempering, _weights, models
+from jalax._mode import find_mode
 from jalax._reference import AtMode
 
 Y = np.array([0.5, -1.0, 2.0, 3.0])
@@ -216,3 +217,27 @@ def test_lines_without_a_temperature_between_are_the_importance_weights(x64):
     draws = prepared.sample(jax.random.split(key)[0], model, theta, 50)
     log_w = _model.log_joint(model, theta, draws) - prepared.log_density(model, theta, draws)
     np.testing.assert_allclose(jnp.exp(leg.lines), _weights.normalise(log_w), rtol=1e-10)
+
+
+def test_the_mode_of_latents_in_very_different_units(precision):
+    """A polynomial of order ten: the Hessian's condition number is 4e8, more than float32 holds."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, 300)
+    y = np.polyval(rng.normal(size=11), x) + 7.5 * rng.normal(size=300)
+    theta = np.array([np.log(56.25) + 1, 1.0])
+    with jax.enable_x64(True):
+        exact = models.polynomial_regression(x, y, 10).exact_posterior(jnp.asarray(theta))
+        covariance, mean = np.asarray(exact.covariance), np.asarray(exact.mean)
+    model = _checks.prepare_model(models.polynomial_regression(x, y, 10))
+    mode = find_mode(model, jnp.asarray(theta, dtype=float))
+    assert bool(mode.positive[0])
+    assert bool(mode.converged[0])
+    root = np.asarray(mode.root[0], float)
+    np.testing.assert_allclose(
+        np.sqrt(np.diagonal(root @ root.T)), np.sqrt(np.diagonal(covariance)), rtol=0.02
+    )
+    assert float(mode.log_det_root[0]) == pytest.approx(
+        0.5 * np.linalg.slogdet(covariance)[1], abs=0.02
+    )
+    off = (np.asarray(mode.x[0], float) - mean) / np.sqrt(np.diagonal(covariance))
+    assert np.abs(off).max() < 0.1

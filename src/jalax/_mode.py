@@ -42,43 +42,55 @@ def find_mode(model: Model, theta: Tree, first: Float[Array, "G D"] | None = Non
 
 
 def _newton(log_p, x: Float[Array, " D"]) -> Mode:
-    """Newton with eigenvalues made positive and a damping that grows when a step fails."""
-    tolerance = jnp.finfo(x.dtype).eps ** 0.75
+    """Newton with eigenvalues made positive and a damping that grows when a step fails.
+
+    The Hessian is first scaled to a diagonal of ones, S H S: latents in very different units (the
+    powers of a polynomial) would otherwise look like directions without curvature.
+    """
+    eps = jnp.finfo(x.dtype).eps
+    tolerance = eps**0.75
     hessian = jax.hessian(lambda v: -log_p(v))
     slope = jax.value_and_grad(log_p)
 
     def look(x):
         value, gradient = slope(x)
-        eigenvalues, vectors = jnp.linalg.eigh(hessian(x))
-        return value, gradient, eigenvalues, vectors
+        H = hessian(x)
+        diagonal = jnp.abs(jnp.diagonal(H))
+        top = jnp.where(jnp.max(diagonal) > 0, jnp.max(diagonal), 1.0)
+        scale = 1 / jnp.sqrt(jnp.where(diagonal > eps**2 * top, diagonal, top))
+        eigenvalues, vectors = jnp.linalg.eigh(scale[:, None] * H * scale)
+        return value, gradient, eigenvalues, vectors, scale
 
     def body(carry):
-        k, x, (value, gradient, eigenvalues, vectors), damping, _ = carry
+        k, x, (value, gradient, eigenvalues, vectors, scale), damping, _ = carry
         # Levenberg's damping in the metric of |H|: 0 is Newton, large is a short ascent step.
         size = jnp.maximum(jnp.abs(eigenvalues), 1e-8 * jnp.max(jnp.abs(eigenvalues)) + 1e-30)
-        coordinates = vectors.T @ gradient
-        step = vectors @ (coordinates / (size * (1.0 + damping)))
+        coordinates = vectors.T @ (scale * gradient)
+        step = scale * (vectors @ (coordinates / (size * (1.0 + damping))))
         gain = jnp.sum(coordinates**2 / size)  # twice what a quadratic would still gain
         new = look(x + step)
         better = jnp.isfinite(new[0]) & (new[0] >= value)
         here = jax.tree.map(lambda a, b: jnp.where(better, a, b), (x + step, new), (x, carry[2]))
         damping = jnp.where(better, jnp.where(damping > 1e-2, damping / 8, 0.0), 8 * damping + 1)
         # A step that fails with nothing left to gain has met the precision of log p.
-        scale = 1.0 + jnp.abs(value)
-        done = (gain < tolerance * scale) | (damping > 1e12)
+        done = (gain < tolerance * (1.0 + jnp.abs(value))) | (damping > 1e12)
         return k + 1, *here, damping, done
 
     def go_on(carry):
         return (carry[0] < 200) & ~carry[4]
 
     first = (jnp.zeros((), jnp.int32), x, look(x), jnp.zeros((), x.dtype), jnp.zeros((), bool))
-    _, x, (value, _, eigenvalues, vectors), _, done = lax.while_loop(go_on, body, first)
-    flat = eigenvalues <= 1e-6 * jnp.max(jnp.abs(eigenvalues))
+    end = lax.while_loop(go_on, body, first)
+    _, x, (value, _, eigenvalues, vectors, scale), _, done = end
+    basis = scale[:, None] * vectors
+    width = _width(log_p, x, value, basis)  # one to two standard deviations, were it Gaussian
+    none = eigenvalues <= 8 * eps * jnp.max(jnp.abs(eigenvalues))
+    flat = none | (width**2 * eigenvalues < 1 / 16**2)
     positive = ~jnp.any(flat)
     # Where the Hessian says nothing, the distance at which log p has fallen by a half does.
-    size = jnp.where(flat, _width(log_p, x, value, vectors) ** -2, eigenvalues)
-    root = vectors / jnp.sqrt(size)
-    return Mode(x, value, root, -0.5 * jnp.sum(jnp.log(size)), positive, done)
+    size = jnp.where(flat, width**-2, eigenvalues)
+    log_det = jnp.sum(jnp.log(scale)) - 0.5 * jnp.sum(jnp.log(size))
+    return Mode(x, value, basis / jnp.sqrt(size), log_det, positive, done)
 
 
 def _width(log_p, x: Float[Array, " D"], value, vectors: Float[Array, "D D"]):
