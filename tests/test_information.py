@@ -129,11 +129,11 @@ def test_a_gaussian_posterior_leaves_no_noise():
     np.testing.assert_allclose(found.score, score, rtol=1e-6, atol=1e-8)
     assert float(jnp.max(jnp.abs(found.noise))) < 1e-12
     missing = expansion.covariance()
-    many, _ = cloud_of(prepared, theta, jax.random.key(1), 20_000)
+    many, _ = cloud_of(prepared, theta, jax.random.key(1), 4_000)
     sampled = _information.moments(prepared, theta, many.particles, many.log_weights).missing
     root = np.sqrt(np.diagonal(missing))
     np.testing.assert_allclose(
-        sampled / np.outer(root, root), missing / np.outer(root, root), atol=0.03
+        sampled / np.outer(root, root), missing / np.outer(root, root), atol=0.07
     )
 
 

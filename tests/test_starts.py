@@ -239,5 +239,6 @@ def test_the_mode_of_latents_in_very_different_units(precision):
     assert float(mode.log_det_root[0]) == pytest.approx(
         0.5 * np.linalg.slogdet(covariance)[1], abs=0.02
     )
+    np.testing.assert_allclose(mode.inverse[0] @ mode.root[0], np.eye(11), atol=1e-3)
     off = (np.asarray(mode.x[0], float) - mean) / np.sqrt(np.diagonal(covariance))
     assert np.abs(off).max() < 0.1

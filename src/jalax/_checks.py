@@ -11,6 +11,7 @@ import numpy as np
 
 from jalax import _model, _tree
 from jalax._model import GroupedModel, Model
+from jalax._options import QUICKLY
 from jalax._static import traced_once
 from jalax._tree import Tree
 from jalax._types import Algorithm, Cloud
@@ -121,7 +122,8 @@ def check_log_joint(model: Model, theta: Tree) -> None:
 def check_start(
     model: Model, theta: Tree, cloud: Cloud, num_steps: int, weighted: bool = True
 ) -> None:
-    value, alive = look(model, theta, cloud.particles)
+    inputs = model, theta, cloud.particles
+    value, alive = (_look if is_concrete(inputs) else look)(*inputs)
     if is_concrete((value, cloud.log_weights)):
         check_values(value, alive, cloud.log_weights, num_steps, weighted)
         known = cloud.log_evidence is None or np.all(np.isfinite(np.asarray(cloud.log_evidence)))
@@ -129,11 +131,13 @@ def check_start(
             raise ValueError(f"the start's log_evidence is not finite: {cloud.log_evidence}.")
 
 
-@jax.jit
 def look(model: Model, theta: Tree, particles: Tree):
     """log p of the start particles, and which of them have a finite gradient in x."""
     visit = _model.evaluate(model, theta, particles)
     return visit.log_joint, visit.alive
+
+
+_look = jax.jit(look, compiler_options=QUICKLY)
 
 
 def check_values(value: Any, alive: Any, log_weights: Any, num_steps: int, weighted: bool) -> None:

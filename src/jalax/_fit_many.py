@@ -288,7 +288,10 @@ def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
 
 def _lane(run: Run, one: _Inputs, states: Any, i: int) -> Run:
     """Fit i of many, as a run of its own."""
-    one, state = jax.device_put((one, jax.tree.map(lambda leaf: leaf[i], states)))
+    state = jax.tree.map(lambda leaf: leaf[i], states)
+    # What a user will look at; the rest may stay on the host until it is needed.
+    shown = jax.device_put((state.theta, state.particles, state.log_weights))
+    state = state._replace(theta=shown[0], particles=shown[1], log_weights=shown[2])
     rows = int(states.step[i]) - run.first_step
     records = [jax.tree.map(lambda leaf: leaf[i, :rows], run.history)] if rows else []
     return Run(

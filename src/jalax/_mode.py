@@ -25,7 +25,8 @@ class Mode(NamedTuple):
 
     x: Float[Array, "G D"]
     log_joint: Float[Array, " G"]
-    root: Float[Array, "G D *D"]  # (G, D, D), or (G, D): a diagonal
+    root: Float[Array, "G D *D"]  # R: (G, D, D), or (G, D): a diagonal
+    inverse: Float[Array, "G D *D"]  # R^{-1}
     log_det_root: Float[Array, " G"]
     positive: Bool[Array, " G"]  # the Hessian was positive definite at x
     converged: Bool[Array, " G"]
@@ -90,7 +91,9 @@ def _newton(log_p, x: Float[Array, " D"]) -> Mode:
     # Where the Hessian says nothing, the distance at which log p has fallen by a half does.
     size = jnp.where(flat, width**-2, eigenvalues)
     log_det = jnp.sum(jnp.log(scale)) - 0.5 * jnp.sum(jnp.log(size))
-    return Mode(x, value, basis / jnp.sqrt(size), log_det, positive, done)
+    root = basis / jnp.sqrt(size)
+    inverse = jnp.sqrt(size)[:, None] * vectors.T / scale
+    return Mode(x, value, root, inverse, log_det, positive, done)
 
 
 def _width(log_p, x: Float[Array, " D"], value, vectors: Float[Array, "D D"]):
@@ -133,7 +136,8 @@ def _lbfgs(log_p, x: Float[Array, " D"]) -> Mode:
     top = jnp.max(jnp.abs(diagonal))
     size = jnp.maximum(diagonal, 1e-6 * top)
     positive = jnp.all(diagonal > 0)
-    return Mode(x, log_p(x), 1 / jnp.sqrt(size), -0.5 * jnp.sum(jnp.log(size)), positive, done)
+    root, log_det = 1 / jnp.sqrt(size), -0.5 * jnp.sum(jnp.log(size))
+    return Mode(x, log_p(x), root, 1 / root, log_det, positive, done)
 
 
 def hessian_diagonal(loss, x: Float[Array, " D"]) -> Float[Array, " D"]:

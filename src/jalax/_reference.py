@@ -84,13 +84,13 @@ class PreparedAtMode:
             key_scale = jax.random.fold_in(key, 1)
             chi2 = 2 * jax.random.gamma(key_scale, self.dof / 2, (groups, num, 1), dtype)
             z = z * jnp.sqrt(self.dof / chi2)
-        vectors = self.mode.x[:, None] + _apply_root(self.mode.root, z)
+        vectors = self.mode.x[:, None] + _apply(self.mode.root, z)
         return unravel(model, vectors)
 
     def log_density(self, model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
         del model, theta
         vectors = _tree.ravel_particles(particles)
-        z = _solve_root(self.mode.root, vectors - self.mode.x[:, None])
+        z = _apply(self.mode.inverse, vectors - self.mode.x[:, None])
         square, size = jnp.sum(z**2, axis=-1), self.mode.x.shape[1]
         dof = self.dof
         if math.isinf(dof):
@@ -108,17 +108,10 @@ class PreparedAtMode:
         return self.mode.root, self.mode.positive & self.mode.converged
 
 
-def _apply_root(root: Float[Array, "G D *D"], z: Float[Array, "G N D"]) -> Float[Array, "G N D"]:
-    if root.ndim == 2:
-        return root[:, None] * z
-    return jnp.einsum("gij,gnj->gni", root, z)
-
-
-def _solve_root(root: Float[Array, "G D *D"], x: Float[Array, "G N D"]) -> Float[Array, "G N D"]:
-    if root.ndim == 2:
-        return x / root[:, None]
-    # root = V diag(s): its inverse is diag(1/s^2) root^T
-    return jnp.einsum("gji,gnj->gni", root, x) / jnp.sum(root**2, axis=1)[:, None]
+def _apply(matrix: Float[Array, "G D *D"], z: Float[Array, "G N D"]) -> Float[Array, "G N D"]:
+    if matrix.ndim == 2:
+        return matrix[:, None] * z
+    return jnp.einsum("gij,gnj->gni", matrix, z)
 
 
 def unravel(model: Model, vectors: Float[Array, "G N D"]) -> Tree:
@@ -261,9 +254,10 @@ def fitted_to(particles: Tree, log_weights: Float[Array, "G N"]) -> PreparedAtMo
     eigenvalues, axes = jnp.linalg.eigh(1.2 * covariance)
     size = jnp.maximum(eigenvalues, 1e-6 * eigenvalues[:, -1:] + 1e-30)
     root = axes * jnp.sqrt(size)[:, None]
+    inverse = jnp.swapaxes(axes / jnp.sqrt(size)[:, None], 1, 2)
     sound = jnp.ones(mean.shape[0], bool)
     log_det = 0.5 * jnp.sum(jnp.log(size), axis=1)
-    mode = Mode(mean, jnp.zeros_like(log_det), root, log_det, sound, sound)
+    mode = Mode(mean, jnp.zeros_like(log_det), root, inverse, log_det, sound, sound)
     # Wide tails: this is used where the first reference had too narrow ones.
     return PreparedAtMode(mode, float(max(1, mean.shape[1] // 5)))
 
