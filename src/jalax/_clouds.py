@@ -19,7 +19,7 @@ from jaxtyping import Array
 from jalax import _curvature, _information, _model, _tempering, _weights
 from jalax._information import FLAT, Moments
 from jalax._model import Model
-from jalax._options import QUICKLY
+from jalax._options import BRISKLY, QUICKLY
 from jalax._reference import AtMode, Prepared, fitted_to, normalisation
 from jalax._starts.importance import importance_cloud, thinned
 from jalax._tempering import pooled_k
@@ -239,7 +239,7 @@ class _Sums:
     ess: Any
 
 
-@partial(jax.jit, static_argnames=("draws", "scores"))
+@partial(jax.jit, static_argnames=("draws", "scores"), compiler_options=BRISKLY)
 def _importance(
     key, model: Model, theta: Tree, prepared: Prepared, draws: int, scores: bool
 ) -> tuple[_Sums, Moments | None, tuple[Tree, Array]]:

@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from jalax._model import Model
+from jalax._options import BRISKLY
 from jalax._tree import Tree
 from jalax._types import Algorithm, State
 
@@ -65,7 +66,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
     return Chunk(state, buffers, done, healthy)
 
 
-run_chunk = jax.jit(chunk, static_argnames="capacity")
+run_chunk = jax.jit(chunk, static_argnames="capacity", compiler_options=BRISKLY)
 
 
 @partial(jax.jit, static_argnames=("capacity", "axes"))
