@@ -140,9 +140,12 @@ def collect(results: Path) -> str:
     parts = [
         "# The paper, reproduced\n\nWritten by `python experiments/reporting.py` from the reports "
         "in `results/`, which the commands below wrote. Each experiment has one file here; "
-        "`jalax reproduce NAME --quick` runs a small version in a minute. Where the paper can be "
-        "read in two ways, both were run.\n"
+        "`jalax reproduce NAME --quick` runs a small version. Where the paper can be read in two "
+        "ways, both were run.\n"
     ]
+    missing = [name for name in NAMES if not (results / name / "report.md").exists()]
+    if missing:
+        parts.append(f"Without a full run so far: {', '.join(missing)}.\n")
     for name in NAMES:
         path = results / name / "report.md"
         if path.exists():

@@ -41,7 +41,7 @@ class Experiment(StrEnum):
 @app.command()
 def reproduce(
     experiment: Annotated[Experiment, typer.Argument(help="Which one.")],
-    quick: Annotated[bool, typer.Option("--quick", help="A small version, in a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A small version.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of data and random numbers.")] = 0,
     trials: Annotated[int | None, typer.Option(help="Data sets a cell, where there are.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and the report.")] = Path(
