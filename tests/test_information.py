@@ -114,6 +114,7 @@ def test_stein_takes_out_noise():
     assert float(steady.noise[0, 0]) < 0.5 * float(plain.noise[0, 0])
 
 
+@pytest.mark.slow
 def test_a_gaussian_posterior_leaves_no_noise():
     """Whatever the particles: score and information of a linear mixed model are exact."""
     data = datasets.sleepstudy()
