@@ -114,7 +114,6 @@ def test_stein_takes_out_noise():
     assert float(steady.noise[0, 0]) < 0.5 * float(plain.noise[0, 0])
 
 
-@pytest.mark.slow
 def test_a_gaussian_posterior_leaves_no_noise():
     """Whatever the particles: score and information of a linear mixed model are exact."""
     data = datasets.sleepstudy()
@@ -130,11 +129,13 @@ def test_a_gaussian_posterior_leaves_no_noise():
     np.testing.assert_allclose(found.score, score, rtol=1e-6, atol=1e-8)
     assert float(jnp.max(jnp.abs(found.noise))) < 1e-12
     missing = expansion.covariance()
-    many, _ = cloud_of(prepared, theta, jax.random.key(1), 4_000)
-    sampled = _information.moments(prepared, theta, many.particles, many.log_weights).missing
+    many, _ = cloud_of(prepared, theta, jax.random.key(1), 20_000)
+    # Compiled: operation by operation 20,000 scores of 18 groups take minutes.
+    moments = jax.jit(_information.moments)
+    sampled = moments(prepared, theta, many.particles, many.log_weights).missing
     root = np.sqrt(np.diagonal(missing))
     np.testing.assert_allclose(
-        sampled / np.outer(root, root), missing / np.outer(root, root), atol=0.07
+        sampled / np.outer(root, root), missing / np.outer(root, root), atol=0.03
     )
 
 
