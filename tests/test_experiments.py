@@ -43,14 +43,17 @@ def test_padded_candidates_are_the_polynomial_models(one, p):
     assert model_order.exact_log_evidence(theta, mine) == pytest.approx(
         float(model.exact_log_evidence(theta)), abs=1e-6
     )
-    w = np.random.default_rng(0).normal(size=model_order.SIZE) * 0.1
-    unused = np.sum(-0.5 * w[p + 1 :] ** 2 - 0.5 * np.log(2 * np.pi))
-    joint = model.log_joint(theta, jnp.asarray(w[: p + 1]), model.data) + unused
-    assert model_order.log_joint(theta, w, mine) == pytest.approx(float(joint), rel=1e-9)
-    mean, covariance = model_order.exact_posterior(theta, mine)
+    # The latents are the weights rotated: same maximum, same curvatures, same posterior.
+    mean, variances = model_order.exact_posterior(theta, mine)
     exact = model.exact_posterior(theta)
-    np.testing.assert_allclose(mean[: p + 1], exact.mean, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(covariance[: p + 1, : p + 1], exact.covariance, rtol=1e-4, atol=1e-6)
+    unused = -0.5 * (model_order.SIZE - p - 1) * np.log(2 * np.pi)
+    joint = model.log_joint(theta, exact.mean, model.data) + unused
+    assert model_order.log_joint(theta, mean, mine) == pytest.approx(float(joint), rel=1e-9)
+    hessian = -jax.hessian(model_order.log_joint, 1)(theta, mean, mine)
+    np.testing.assert_allclose(hessian, np.diag(1 / variances), rtol=1e-9)
+    curvatures = np.linalg.eigvalsh(np.linalg.inv(exact.covariance))
+    np.testing.assert_allclose(np.sort(1 / variances[: p + 1]), curvatures, rtol=1e-4)
+    assert jnp.sum(mean**2) == pytest.approx(float(jnp.sum(exact.mean**2)), rel=1e-4)
 
 
 def test_bic_is_that_of_least_squares_on_all_rows(one):
@@ -84,6 +87,18 @@ def test_exact_limits_agree_with_scipy_and_with_quadrature(one):
     # Laplace's method in two dimensions with 60 rows: right to a few per cent.
     assert float(model_order.exact_corrected(theta_0, data)[3]) == pytest.approx(
         float(total), abs=0.1
+    )
+
+
+@pytest.mark.parametrize("p", [1, 9])
+def test_louis_information_is_the_curvature_of_the_evidence(one, p):
+    """-d2 log p(y) / d theta2 at any theta, with the mean of the posterior."""
+    mine, theta = candidate(one[0], p), jnp.array([4.1, 1.3])
+    mean, _ = model_order.exact_posterior(theta, mine)
+    np.testing.assert_allclose(
+        model_order.information(theta, mean, mine),
+        -jax.hessian(model_order.exact_log_evidence)(theta, mine),
+        rtol=1e-6,
     )
 
 

@@ -54,7 +54,7 @@ def prepare_theta(theta: Tree, model: Model) -> Tree:
         raise ValueError("theta is empty: there is nothing to fit; see jalax.transport.")
     theta = jax.tree_util.tree_map_with_path(_float_leaf("theta"), theta)
     for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
-        if not bool(jnp.all(jnp.isfinite(leaf))):
+        if not np.isfinite(np.asarray(leaf)).all():
             name = "theta" + jax.tree_util.keystr(path)
             raise ValueError(f"the start value {name} is not finite: {leaf}.")
     return theta

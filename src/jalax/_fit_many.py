@@ -177,7 +177,9 @@ def fit_many(
     )
     status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
     host, states = jax.tree.map(np.asarray, (inputs, run.state))
-    lanes = [_lane(run, _pick(host, leaf_axes, i), states, i) for i in range(count)]
+    lanes = [
+        _lane(run, _pick(host, leaf_axes, i), states, i, key) for i, key in enumerate(run.key)
+    ]
     return FitResults(
         tuple(
             result_of(lane, Status.DIVERGED, advice(lane))
@@ -286,16 +288,13 @@ def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
     return jax.vmap(begin, in_axes=(0, in_axes))(keys, inputs)
 
 
-def _lane(run: Run, one: _Inputs, states: Any, i: int) -> Run:
-    """Fit i of many, as a run of its own."""
+def _lane(run: Run, one: _Inputs, states: Any, i: int, key: jax.Array) -> Run:
+    """Fit i of many, as a run of its own; its state stays on the host until it is needed."""
     state = jax.tree.map(lambda leaf: leaf[i], states)
-    # What a user will look at; the rest may stay on the host until it is needed.
-    shown = jax.device_put((state.theta, state.particles, state.log_weights))
-    state = state._replace(theta=shown[0], particles=shown[1], log_weights=shown[2])
     rows = int(states.step[i]) - run.first_step
     records = [jax.tree.map(lambda leaf: leaf[i, :rows], run.history)] if rows else []
     return Run(
-        key=run.key[i],
+        key=key,
         model=one.model,
         algorithm=one.algorithm,
         state=state,

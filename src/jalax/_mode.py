@@ -43,11 +43,7 @@ def find_mode(model: Model, theta: Tree, first: Float[Array, "G D"] | None = Non
 
 
 def _newton(log_p, x: Float[Array, " D"]) -> Mode:
-    """Newton with eigenvalues made positive and a damping that grows when a step fails.
-
-    The Hessian is first scaled to a diagonal of ones, S H S: latents in very different units (the
-    powers of a polynomial) would otherwise look like directions without curvature.
-    """
+    """Newton with eigenvalues made positive and a damping that grows when a step fails."""
     eps = jnp.finfo(x.dtype).eps
     tolerance = eps**0.75
     hessian = jax.hessian(lambda v: -log_p(v))
@@ -55,12 +51,7 @@ def _newton(log_p, x: Float[Array, " D"]) -> Mode:
 
     def look(x):
         value, gradient = slope(x)
-        H = hessian(x)
-        diagonal = jnp.abs(jnp.diagonal(H))
-        top = jnp.where(jnp.max(diagonal) > 0, jnp.max(diagonal), 1.0)
-        scale = 1 / jnp.sqrt(jnp.where(diagonal > eps**2 * top, diagonal, top))
-        eigenvalues, vectors = jnp.linalg.eigh(scale[:, None] * H * scale)
-        return value, gradient, eigenvalues, vectors, scale
+        return value, gradient, *scaled_eigh(hessian(x))
 
     def body(carry):
         k, x, (value, gradient, eigenvalues, vectors, scale), damping, _ = carry
@@ -94,6 +85,21 @@ def _newton(log_p, x: Float[Array, " D"]) -> Mode:
     root = basis / jnp.sqrt(size)
     inverse = jnp.sqrt(size)[:, None] * vectors.T / scale
     return Mode(x, value, root, inverse, log_det, positive, done)
+
+
+def scaled_eigh(
+    H: Float[Array, "D D"],
+) -> tuple[Float[Array, " D"], Float[Array, "D D"], Float[Array, " D"]]:
+    """Eigenvalues and vectors of S H S, scaled to a diagonal of ones, and S.
+
+    Latents in very different units (the powers of a polynomial) would otherwise look like
+    directions without curvature.
+    """
+    diagonal = jnp.abs(jnp.diagonal(H))
+    top = jnp.where(jnp.max(diagonal) > 0, jnp.max(diagonal), 1.0)
+    least = jnp.finfo(H.dtype).eps ** 2 * top
+    scale = 1 / jnp.sqrt(jnp.where(diagonal > least, diagonal, top))
+    return *jnp.linalg.eigh(scale[:, None] * H * scale), scale
 
 
 def _width(log_p, x: Float[Array, " D"], value, vectors: Float[Array, "D D"]):

@@ -43,6 +43,8 @@ def result_of(run: Run, status: Status, message: str) -> FitResult:
             status = Status.MAX_STEPS
             message = f"{message}; the information about theta is not finite, so it is not improved"
     value, relative, reason = _path_evidence(run, status, history)
+    # A state on the host (one of many fits) gives arrays to look at like any other.
+    theta, particles, log_weights = jax.device_put((theta, particles, log_weights))
     return FitResult(
         theta=model.constrained(theta),
         particles=particles,
