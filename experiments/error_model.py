@@ -87,8 +87,16 @@ def run(report: reporting.Report, *, quick: bool, seed: int, trials: int | None 
         for truth in (GAUSSIAN, STUDENT)
     ]
     _notes(report, num_trials)
-    with jax.enable_x64(True):
-        found = {s: fit_scenario(report, s, num_trials, seed) for s in scenarios}
+    fit_all = partial(fit_scenario, num_trials=num_trials, seed=seed)
+    found = {}
+    results = reporting.in_parallel(fit_all, scenarios, one=quick)
+    for scenario, fits in zip(scenarios, results, strict=True):
+        found[scenario] = fits
+        for (way, model), one in fits.items():
+            report.say(
+                f"truth {scenario.truth}, {scenario.num_rows} rows, {way} {model}: "
+                f"{one.seconds:.2f} s a fit, off by {np.median(one.off):.3f} (median)"
+            )
     _tables(report, found)
     report.figure(
         "parameters",
@@ -170,10 +178,13 @@ def start_all(start, keys, theta, data) -> jalax.Given:
 # --- fits --------------------------------------------------------------------------------------
 
 
-def fit_scenario(
-    report: reporting.Report, scenario: Scenario, num_trials: int, seed: int
-) -> dict[tuple[str, str], Fits]:
+def fit_scenario(scenario: Scenario, num_trials: int, seed: int) -> dict[tuple[str, str], Fits]:
     """Both models in both ways: {(way, model): fits}."""
+    with jax.enable_x64(True):
+        return _fit_scenario(scenario, num_trials, seed)
+
+
+def _fit_scenario(scenario: Scenario, num_trials: int, seed: int) -> dict[tuple[str, str], Fits]:
     data = simulate(scenario, num_trials, seed)
     first = jax.random.key(seed + 10_000 * scenario.num_rows + (scenario.truth == STUDENT))
     ways = {
@@ -189,13 +200,7 @@ def fit_scenario(
         last = AUTOMATIC_TRIALS[scenario.num_rows] if way == AUTOMATIC else num_trials
         some = {name: array[:last] for name, array in data.items()}
         fits: Fits = fit_all(key_fit, some)
-        began = time.perf_counter()
-        found[way, model] = fits = references[model](fits, some)
-        report.say(
-            f"truth {scenario.truth}, {scenario.num_rows} rows, {way} {model}: "
-            f"{fits.seconds:.2f} s a fit, off by {np.median(fits.off):.3f} (median); "
-            f"references {time.perf_counter() - began:.1f} s"
-        )
+        found[way, model] = references[model](fits, some)
     return found
 
 

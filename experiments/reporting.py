@@ -9,11 +9,14 @@ reports of `experiments/results` into `experiments/README.md`.
 from __future__ import annotations
 
 import csv
+import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from inspect import signature
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +109,18 @@ def figure(columns: int = 1, rows: int = 1, width: float = 4.2, height: float = 
 
     size = (width * columns, height * rows)
     return plt.subplots(rows, columns, figsize=size, layout="constrained", **options)
+
+
+def in_parallel(function: Callable, jobs: Sequence[Any], *, one: bool = False) -> Iterator[Any]:
+    """The results in order, from one process a core: small arrays leave XLA's own threads idle.
+
+    Each process compiles for itself; with `one`, for short runs, there is none but this.
+    """
+    if one:
+        yield from map(function, jobs)
+        return
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, 8), get_context("spawn")) as pool:
+        yield from pool.map(function, jobs)
 
 
 def reproduce(name: str, out: Path, *, quick: bool, seed: int, trials: int | None = None) -> Report:

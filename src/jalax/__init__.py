@@ -58,3 +58,6 @@ from jalax._tune import tune as tune
 from jalax._types import Info as Info
 from jalax._types import State as State
 from jalax._types import Status as Status
+from jalax._weighting import ClippedWeights as ClippedWeights
+from jalax._weighting import ExactWeights as ExactWeights
+from jalax._weighting import TemperedWeights as TemperedWeights

@@ -161,7 +161,8 @@ def progress_line(run: Run) -> str:
     parts = [f"theta {shown}"]
     if run.latest("ess").size == 0:  # the very first step failed
         return parts[0]
-    if run.algorithm.gives_evidence:
+    weights: Any = getattr(run.algorithm, "weights", None)
+    if run.algorithm.gives_evidence and weights.exact:
         relative = np.any(np.asarray(run.state.memory.relative))
         name = "log Z/Z0" if relative else "logz"
         value, error = (

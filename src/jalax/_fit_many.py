@@ -24,7 +24,7 @@ from jalax._fit import (
     needs_tempering,
 )
 from jalax._model import Model
-from jalax._options import canonical, strong_float
+from jalax._options import BRISKLY, canonical, strong_float
 from jalax._outcome import result_of
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
@@ -177,9 +177,7 @@ def fit_many(
     )
     status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
     host, states = jax.tree.map(np.asarray, (inputs, run.state))
-    lanes = [
-        _lane(run, _pick(host, leaf_axes, i), states, i, key) for i, key in enumerate(run.key)
-    ]
+    lanes = [_lane(run, _pick(host, leaf_axes, i), states, i, key) for i, key in enumerate(run.key)]
     return FitResults(
         tuple(
             result_of(lane, Status.DIVERGED, advice(lane))
@@ -273,7 +271,7 @@ def _check(one: _Inputs, i: int) -> None:
         raise
 
 
-@partial(jax.jit, static_argnames=("axes", "num_particles"))
+@partial(jax.jit, static_argnames=("axes", "num_particles"), compiler_options=BRISKLY)
 def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
     """First states, with what the checks want to see of their particles."""
 

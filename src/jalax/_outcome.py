@@ -140,6 +140,16 @@ def _path_evidence(
         name = type(run.algorithm).__name__
         reason = f"{name} gives no evidence: its particles have no weights. Use jalax.JALAEM."
         return None, True, reason
+    weights: Any = getattr(run.algorithm, "weights", None)
+    if not weights.exact:
+        history.pop("log_evidence", None)
+        history.pop("log_evidence_error", None)
+        name = type(weights).__name__
+        reason = (
+            f"{name} changed the weights along the path, which then carry no evidence; "
+            "log_evidence is estimated afresh at theta, or use jalax.ExactWeights()."
+        )
+        return None, True, reason
     if status == Status.DIVERGED:
         return None, True, "the fit diverged, and an evidence along a broken path means nothing."
     if np.any(run.retries):

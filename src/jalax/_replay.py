@@ -22,6 +22,7 @@ from jalax._model import Model
 from jalax._theta_step import Limiter
 from jalax._tree import Tree
 from jalax._types import Algorithm, Start
+from jalax._weighting import ExactWeights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +71,7 @@ def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) 
         step_size=algorithm.step_size if origin.step_size is None else origin.step_size,
         optimizer=FollowPath(origin.theta_path),
         project=None,
+        weights=ExactWeights(),
         limiter=Limiter(cess=0.0),
         averaging=None,
     )

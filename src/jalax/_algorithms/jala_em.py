@@ -28,6 +28,7 @@ from jalax._theta_step import (
 )
 from jalax._tree import Tree
 from jalax._types import Cloud, State
+from jalax._weighting import ClippedWeights, ExactWeights, TemperedWeights
 
 
 class Memory(NamedTuple):
@@ -51,6 +52,7 @@ class WeightedInfo(NamedTuple):
     dead: Int[Array, ""]
     log_evidence_error: Float[Array, ""]  # without the bias of a path that follows its particles
     phase: Int[Array, ""]  # 0 moving, 1 averaging, 2 done
+    weight_exponent: Float[Array, ""]  # lowest over the groups; 1: the weights are as they are
 
 
 class Change(NamedTuple):
@@ -108,6 +110,9 @@ class JALAEM:
         resample_below: resample a group when its ESS falls below this fraction of N; 0: never.
         resample: `jalax.systematic`, `stratified`, `multinomial`, `residual`, or a function
             `(key, weights, num_samples) -> ancestors`.
+        weights: `jalax.ExactWeights()`; where the latents are so many that the exact weights leave
+            one particle, `jalax.TemperedWeights()` or `jalax.ClippedWeights()`, without evidence
+            along the path.
         project: an optional map of theta onto its constraints, applied after each update.
         shift: `jalax.Shift()` (automatic); `jalax.Shift(0.0)`: none.
         limiter: `jalax.Limiter()` (automatic) keeps a change of theta small enough for the
@@ -120,6 +125,7 @@ class JALAEM:
     preconditioner: Any = None
     resample_below: float = 0.5
     resample: Callable = dataclasses.field(default=systematic, metadata={"static": True})
+    weights: Any = dataclasses.field(default_factory=ExactWeights)
     project: Callable[[Tree], Tree] | None = dataclasses.field(
         default=None, metadata={"static": True}
     )
@@ -164,6 +170,12 @@ class JALAEM:
                 "JALAEM.resample must be a function such as jalax.systematic, got "
                 f"{self.resample!r}."
             )
+        if not isinstance(self.weights, (ExactWeights, TemperedWeights, ClippedWeights)):
+            raise TypeError(
+                "JALAEM.weights must be jalax.ExactWeights(), jalax.TemperedWeights(...) or "
+                f"jalax.ClippedWeights(), got {self.weights!r}."
+            )
+        self.weights.check(below)
         for name, kind in (("shift", Shift), ("limiter", Limiter), ("averaging", Averaging)):
             value = getattr(self, name)
             if value is not None and not isinstance(value, kind):
@@ -297,6 +309,7 @@ class JALAEM:
         increment = _langevin.jarzynski_increment(state.particles, old, proposal, visit, *how)
         visit = visit._replace(alive=visit.alive & jnp.isfinite(increment))
         log_weights = jnp.where(visit.alive, state.log_weights + increment, -jnp.inf)
+        log_weights, exponent = self.weights.soften(log_weights)
         particles, point = weigh(model, theta, visit, log_weights)
 
         # Line 8: resample where the effective sample size is low; the caches move along.
@@ -327,6 +340,7 @@ class JALAEM:
             dead=jnp.sum(~visit.alive, dtype=jnp.int32),
             log_evidence_error=jnp.sqrt(jnp.sum(state.memory.variance + variance)),
             phase=jnp.zeros((), jnp.int32) if change.phase is None else change.phase.number,
+            weight_exponent=jnp.min(exponent),
         )
         memory = state.memory._replace(
             optimizer=change.optimizer,

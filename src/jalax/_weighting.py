@@ -1,0 +1,102 @@
+r"""What JALA-EM does with weights that have grown too uneven: `weights=`.
+
+In high dimension the log-weights of a step differ by more than any number of particles can
+bear. An object here takes the log-weights A after a step and gives back those to go on with.
+Exact ones keep $E[e^A] = Z_k / Z_0$ (paper, Proposition 1); the others trade it for particles
+that stay many, and the path then carries no evidence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from jalax import _weights
+
+
+class Softened(NamedTuple):
+    log_weights: Float[Array, "G N"]
+    exponent: Float[Array, " G"]  # lambda of e^(lambda A); 1: nothing was changed
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ExactWeights:
+    """The weights as they are."""
+
+    exact = True
+
+    def check(self, resample_below: float) -> None:
+        """There is nothing to set."""
+
+    def soften(self, log_weights: Float[Array, "G N"]) -> Softened:
+        return Softened(log_weights, jnp.ones_like(log_weights[:, 0]))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TemperedWeights:
+    r"""$e^{\lambda A}$ with the largest $\lambda \le 1$ that keeps ESS at `ess` N, by group.
+
+    Args:
+        ess: the floor of the effective sample size, a fraction of N between 0 and 1. JALA-EM's
+            `resample_below` must not be above it, or every step would resample.
+    """
+
+    ess: float = 0.5
+    exact = False
+
+    def check(self, resample_below: float) -> None:
+        if not 0 < float(self.ess) < 1:
+            raise ValueError(
+                f"TemperedWeights.ess is a fraction of the particles, above 0 and below 1, got "
+                f"{self.ess}."
+            )
+        if resample_below > float(self.ess):
+            raise ValueError(
+                f"TemperedWeights(ess={float(self.ess)}) keeps the ESS at this fraction of N, and "
+                f"resample_below={resample_below} would resample at every step: set it to "
+                f"{float(self.ess)} or less."
+            )
+
+    def soften(self, log_weights: Float[Array, "G N"]) -> Softened:
+        alive = jnp.isfinite(log_weights)
+        # Of the living: with fewer of them than the floor there is no exponent to find but 0.
+        floor = jnp.minimum(self.ess * log_weights.shape[1], 0.999 * jnp.sum(alive, axis=1))
+
+        def at(exponent):
+            return jnp.where(alive, exponent[:, None] * log_weights, -jnp.inf)
+
+        def halve(_, bounds):
+            low, high = bounds
+            middle = (low + high) / 2
+            enough = _weights.effective_sample_size(_weights.normalise(at(middle))) >= floor
+            return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+        one = jnp.ones_like(log_weights[:, 0])
+        enough = _weights.effective_sample_size(_weights.normalise(log_weights)) >= floor
+        # In log-weights of size 1e5 lambda is 1e-5: 40 halvings leave five digits of it.
+        low, _ = lax.fori_loop(0, 40, halve, (jnp.zeros_like(one), one))
+        exponent = jnp.where(enough, one, low)
+        return Softened(at(exponent), exponent)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ClippedWeights:
+    r"""Truncated importance weights, $\min(w, \bar w \sqrt N)$ (Ionides, 2008), by group."""
+
+    exact = False
+
+    def check(self, resample_below: float) -> None:
+        """There is nothing to set."""
+
+    def soften(self, log_weights: Float[Array, "G N"]) -> Softened:
+        num = log_weights.shape[1]
+        most = _weights.log_mean_exp(log_weights)[:, None] + 0.5 * jnp.log(num)
+        return Softened(jnp.minimum(log_weights, most), jnp.ones_like(log_weights[:, 0]))
