@@ -45,7 +45,10 @@ def imports(name: str, everywhere: bool = True) -> set[str]:
 
 
 ALGORITHMS = {"jala_em", "pgd", "ipla", "soul", "sfla"}
-PARTS = ["_types", "_tree", "_weights", "_langevin", "_model", "_static", "_resampling", "_options"]
+PARTS = [
+    *("_types", "_tree", "_weights", "_weighting", "_langevin", "_model", "_static"),
+    *("_resampling", "_options"),
+]
 DRIVERS = {f"jalax.{name}" for name in ("_loop", "_drive", "_outcome", "_fit", "_fit_many")}
 
 

@@ -165,7 +165,10 @@ def canonical(algorithm: Any, convert: Callable | None = None) -> Any:
                 changes[field.name] = as_schedule(value)
             except (TypeError, ValueError) as error:
                 name = f"{type(algorithm).__name__}.{field.name}"
-                raise TypeError(f"{name} must be a number or an array, got {value!r}.") from error
+                raise TypeError(
+                    f"{name} must be a number, an array, or an object its documentation names, "
+                    f"got {value!r}."
+                ) from error
     return dataclasses.replace(algorithm, **changes)
 
 
