@@ -22,6 +22,8 @@ from jalax._finish import Uncertainty as Uncertainty
 from jalax._fit import fit as fit
 from jalax._fit_many import FitResults as FitResults
 from jalax._fit_many import fit_many as fit_many
+from jalax._groups import Groups as Groups
+from jalax._groups import group_by as group_by
 from jalax._langevin import InverseHessian as InverseHessian
 from jalax._model import GroupedModel as GroupedModel
 from jalax._model import Model as Model

@@ -40,7 +40,23 @@ def prepare_model(model: Any) -> Model:
         )
     latent = jax.tree_util.tree_map_with_path(_float_leaf("latent"), model.latent)
     data = jax.tree_util.tree_map_with_path(_data_leaf, model.data)
+    if isinstance(model, GroupedModel):
+        check_mask(data)
     return model.refreshed().replace(latent=latent, data=data)
+
+
+def check_mask(data: Tree) -> None:
+    """Of grouped data: a group whose rows are all masked has nothing to tell about theta."""
+    mask = data.get("mask") if isinstance(data, dict) else None
+    if mask is None or mask.ndim < 2 or not is_concrete(mask):
+        return
+    empty = ~np.any(np.asarray(mask), axis=tuple(range(1, mask.ndim)))
+    if empty.any():
+        raise ValueError(
+            f"the mask of group {np.argmax(empty)} is all zero ({empty.sum()} such of "
+            f"{empty.size} groups): a group without rows tells nothing. Leave it out; "
+            "jalax.group_by makes none."
+        )
 
 
 def prepare_theta(theta: Tree, model: Model) -> Tree:
@@ -83,7 +99,8 @@ def _data_leaf(path, leaf):
     if given.dtype == object or given.dtype.kind in "USMm":
         raise TypeError(
             f"{where} is not numeric ({type(leaf).__name__}, {given.dtype}): data is traced, so it "
-            "must hold arrays; put settings into the log_joint function itself."
+            "must hold arrays; put settings into the log_joint function itself, and pad groups of "
+            "different length with jalax.group_by."
         )
     array = jnp.asarray(given)
     narrowed = given.dtype.kind in "iu" and array.dtype != given.dtype

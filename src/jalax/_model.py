@@ -145,7 +145,7 @@ class GroupedModel(Model):
             raise ValueError(
                 "every data leaf of a GroupedModel must lead with the group axis, all of the same "
                 f"length; found {found}. Repeat shared values along a leading axis, for example "
-                "with jnp.broadcast_to."
+                "with jnp.broadcast_to; groups of different length are padded by jalax.group_by."
             )
 
     @property

@@ -8,9 +8,11 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from jalax._groups import by_group, positions
+
 from . import _checks
 from ._gaussian import Gaussian, isotropic_log_density
-from ._random_intercept import RandomIntercept, by_group, check_covariates, check_groups
+from ._random_intercept import RandomIntercept, check_covariates
 
 Theta = dict[str, Array]
 
@@ -99,7 +101,7 @@ def linear_mixed(
     features = check_covariates(covariates)
     given = np.ones((response.size, 1)) if random is None else random
     effects = _checks.real_array("random", given, ndim=2, hint="Pass one row an observation.")
-    labels, index = check_groups(groups)
+    labels, index = positions(groups)
     _checks.same_rows(y=response, covariates=features, groups=index, random=effects)
     rows = {"y": response, "covariates": features, "random": effects}
     rows["mask"] = np.ones(response.shape, bool)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jalax._groups import by_group, positions
 from jalax._model import GroupedModel
 
 from . import _checks
@@ -65,7 +66,7 @@ def random_intercept(
     """
     response = _checks.real_array("y", y, ndim=1, hint="Pass one count for each observation.")
     features = check_covariates(covariates)
-    labels, index = check_groups(groups)
+    labels, index = positions(groups)
     _checks.same_rows(y=response, covariates=features, groups=index)
     if isinstance(family, type) or not hasattr(family, "rows"):
         raise TypeError(
@@ -86,31 +87,3 @@ def random_intercept(
 def check_covariates(covariates: ArrayLike) -> np.ndarray:
     hint = "Pass one row for each observation; a lone intercept is np.ones((n, 1))."
     return _checks.real_array("covariates", covariates, ndim=2, hint=hint)
-
-
-def check_groups(groups: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """The sorted labels, and the position of each observation's label among them."""
-    given = np.asarray(groups)
-    if given.ndim != 1 or given.dtype.kind == "c":
-        raise ValueError(f"groups must be one label for each observation, got shape {given.shape}.")
-    if given.dtype.kind == "f" and (given != np.floor(given)).any():  # NaN fails this too
-        raise ValueError(
-            "groups must be integers or strings, found fractions or NaN. Drop observations "
-            "without a group, and check that groups is not a covariate."
-        )
-    if given.dtype.kind == "O":  # what pandas stores strings as: None or NaN mean missing
-        if any(label is None or label != label for label in given):
-            raise ValueError("groups has missing labels. Drop those observations first.")
-        given = given.astype(str)  # so that mixed labels can be sorted
-    labels, index = np.unique(given, return_inverse=True)
-    return labels, index
-
-
-def by_group(values: np.ndarray, index: np.ndarray, num_groups: int) -> np.ndarray:
-    """(n, ...) as (groups, rows of the largest group, ...), padded with zeros."""
-    sizes = np.bincount(index, minlength=num_groups)
-    order = np.argsort(index, kind="stable")
-    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    padded = np.zeros((num_groups, sizes.max(), *values.shape[1:]), values.dtype)
-    padded[index[order], np.arange(index.size) - first] = values[order]
-    return padded

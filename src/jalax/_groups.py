@@ -1,0 +1,124 @@
+"""Rows with a group label, as the padded arrays and the mask a `GroupedModel` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+class Groups(NamedTuple):
+    """What `group_by` returns; group i of every array belongs to `labels[i]`."""
+
+    data: dict[str, np.ndarray]  # (G, rows of the largest group, ...), and "mask"
+    labels: np.ndarray  # (G,), sorted
+    sizes: np.ndarray  # (G,), rows of each group
+
+
+def group_by(data: Any, key: Any) -> Groups:
+    """Rows gathered by group, padded with zeros to the largest group, with a mask of real rows.
+
+    Args:
+        data: a pandas DataFrame, or a dict of arrays that lead with the rows.
+        key: the name of the column that holds the group of each row (it is left out of the
+            result), or an array of labels, integers or strings, one a row.
+
+    Returns:
+        `data`, a dict of arrays (G, R, ...) for `jalax.GroupedModel`, with `data["mask"]` (G, R)
+        true for real rows: multiply each row's log-density by it, or use `jnp.where`; `labels`
+        and `sizes` of the groups.
+
+    >>> import jalax, numpy as np
+    >>> rows = {"y": np.array([1.0, 2.0, 3.0]), "school": np.array(["b", "a", "b"])}
+    >>> groups = jalax.group_by(rows, "school")
+    >>> groups.labels.tolist(), groups.sizes.tolist()
+    (['a', 'b'], [1, 2])
+    >>> groups.data["y"].tolist()
+    [[2.0, 0.0], [1.0, 3.0]]
+    >>> groups.data["mask"].tolist()
+    [[True, False], [True, True]]
+    """
+    rows = _columns(data)
+    if isinstance(key, str):
+        if key not in rows:
+            raise ValueError(f"there is no column {key!r}; the data have {sorted(map(str, rows))}.")
+        if hasattr(data, "columns"):
+            _no_empty_category(key, data[key])
+        key = rows.pop(key)
+    if not rows:
+        raise ValueError("group_by needs at least one column besides the group labels.")
+    if "mask" in rows:
+        raise ValueError("a column is called 'mask', the name of the mask of real rows: rename it.")
+    labels, index = positions(key, "the group labels")
+    for name, values in rows.items():
+        if len(values) != len(index):
+            raise ValueError(
+                f"column {name!r} has {len(values)} rows, and there are {len(index)} group labels."
+            )
+        if values.dtype.kind not in "biuf":
+            raise TypeError(
+                f"column {name!r} is not numeric ({values.dtype}): encode text or categories as "
+                "numbers first, or leave the column out."
+            )
+    sizes = np.bincount(index, minlength=labels.size)
+    rows["mask"] = np.ones(len(index), bool)
+    return Groups(
+        {name: by_group(values, index, labels.size) for name, values in rows.items()},
+        labels,
+        sizes,
+    )
+
+
+def _columns(data: Any) -> dict[str, np.ndarray]:
+    if not (hasattr(data, "columns") or isinstance(data, Mapping)):
+        raise TypeError(
+            f"group_by takes a DataFrame or a dict of arrays, got {type(data).__name__}."
+        )
+    names = list(getattr(data, "columns", data))
+    columns = {name: np.asarray(data[name]) for name in names}
+    scalars = [name for name, values in columns.items() if values.ndim == 0]
+    if scalars:
+        raise ValueError(f"column {scalars[0]!r} is a single number: pass one value for each row.")
+    return columns
+
+
+def _no_empty_category(name: str, column: Any) -> None:
+    """A pandas categorical may name groups that have no row."""
+    categories = getattr(getattr(column, "cat", None), "categories", None)
+    if categories is None:
+        return
+    empty = [label for label in categories if not (column == label).any()]
+    if empty:
+        raise ValueError(
+            f"group {empty[0]!r} of column {name!r} has no rows, and an empty group has nothing to "
+            f"tell: drop it, data[{name!r}].cat.remove_unused_categories()."
+        )
+
+
+def positions(labels: ArrayLike, name: str = "groups") -> tuple[np.ndarray, np.ndarray]:
+    """The sorted labels, and the position of each observation's label among them."""
+    given = np.asarray(labels)
+    if given.ndim != 1 or given.size == 0 or given.dtype.kind == "c":
+        raise ValueError(f"{name} must be one label for each observation, got shape {given.shape}.")
+    if given.dtype.kind == "f" and (given != np.floor(given)).any():  # NaN fails this too
+        raise ValueError(
+            f"{name} must be integers or strings, found fractions or NaN. Drop "
+            "observations without a group, and check that this is not a covariate."
+        )
+    if given.dtype.kind == "O":  # what pandas stores strings as: None or NaN mean missing
+        if any(label is None or label != label for label in given):
+            raise ValueError(f"{name} have missing labels. Drop those observations first.")
+        given = given.astype(str)  # so that mixed labels can be sorted
+    return np.unique(given, return_inverse=True)
+
+
+def by_group(values: np.ndarray, index: np.ndarray, num_groups: int) -> np.ndarray:
+    """(n, ...) as (groups, rows of the largest group, ...), padded with zeros."""
+    sizes = np.bincount(index, minlength=num_groups)
+    order = np.argsort(index, kind="stable")
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    padded = np.zeros((num_groups, sizes.max(), *values.shape[1:]), values.dtype)
+    padded[index[order], np.arange(index.size) - first] = values[order]
+    return padded
