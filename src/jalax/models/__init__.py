@@ -1,9 +1,11 @@
 """Ready-made latent variable models, with exact answers where they exist."""
 
+from ._factor_analysis import factor_analysis as factor_analysis
 from ._families import Binomial as Binomial
 from ._families import Poisson as Poisson
 from ._gaussian import Gaussian as Gaussian
 from ._hierarchical import hierarchical_normal as hierarchical_normal
+from ._item_response import item_response as item_response
 from ._linear_mixed import linear_mixed as linear_mixed
 from ._logistic import logistic_regression as logistic_regression
 from ._network import neural_network as neural_network

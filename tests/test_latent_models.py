@@ -1,0 +1,155 @@
+"""Factor analysis and item response, against SciPy, quadrature and their own closed forms."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import expit, logsumexp
+from scipy.stats import multivariate_normal, norm
+
+import jalax
+from jalax import models
+
+
+def factors(num_rows, num_variables=20, num_factors=3, seed=0):
+    rng = np.random.default_rng(seed)
+    loadings = rng.normal(size=(num_variables, num_factors))
+    mean, sd = rng.normal(size=num_variables), np.exp(0.3 * rng.normal(size=num_variables))
+    x = rng.normal(size=(num_rows, num_factors))
+    return mean + x @ loadings.T + sd * rng.normal(size=(num_rows, num_variables))
+
+
+def answers(num_persons, num_items, seed=0):
+    rng = np.random.default_rng(seed)
+    slope, intercept = np.exp(0.3 * rng.normal(size=num_items)), rng.normal(size=num_items)
+    x = rng.normal(size=num_persons)
+    return (rng.random((num_persons, num_items)) < expit(np.outer(x, slope) + intercept)) * 1.0
+
+
+def test_factor_analysis_against_scipy(x64):
+    y = factors(7, num_variables=4, num_factors=2)
+    model = models.factor_analysis(y, 2)
+    rng = np.random.default_rng(5)
+    theta = jax.tree.map(lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape), model.theta)
+    loadings = np.asarray(model.loadings(theta))
+    assert np.all(np.triu(loadings, 1) == 0)
+    noise = np.diag(np.exp(2 * np.asarray(theta["log_sd"])))
+    marginal = multivariate_normal(theta["mean"], loadings @ loadings.T + noise)
+    assert float(model.exact_log_evidence(theta)) == pytest.approx(marginal.logpdf(y).sum())
+    posterior = model.exact_posterior(theta)
+    x = rng.normal(size=2)
+    for i in range(7):
+        joint = multivariate_normal(np.zeros(2), np.eye(2)).logpdf(x)
+        joint += multivariate_normal(theta["mean"] + loadings @ x, noise).logpdf(y[i])
+        mine = model.log_joint(theta, jnp.asarray(x), {"y": jnp.asarray(y[i])})
+        assert float(mine) == pytest.approx(joint)
+        # Bayes: log p(x, y) - log p(y) is the posterior's density.
+        at = multivariate_normal(posterior.mean[i], posterior.covariance[i]).logpdf(x)
+        assert at == pytest.approx(joint - marginal.logpdf(y[i]))
+
+
+def test_the_start_of_factor_analysis_is_near_the_covariance():
+    y = factors(3000, num_variables=6, num_factors=2)
+    model = models.factor_analysis(y, 2)
+    loadings = np.asarray(model.loadings(model.theta))
+    start = loadings @ loadings.T + np.diag(np.exp(2 * np.asarray(model.theta["log_sd"])))
+    assert np.abs(start - np.cov(y.T)).max() < 0.3 * np.diagonal(np.cov(y.T)).max()
+
+
+def quadrature(theta, y, num_nodes=61):
+    """log p_theta(y) of the 2PL, by Gauss-Hermite."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
+    slope, intercept = np.asarray(theta["slope"], float), np.asarray(theta["intercept"], float)
+    logits = np.outer(nodes, slope) + intercept
+    given = ~np.isnan(y)
+    right = np.where(given, y, 0.0)
+    log_likelihood = right @ logits.T - given @ np.logaddexp(0.0, logits).T
+    return logsumexp(log_likelihood + np.log(weights / weights.sum()), axis=1).sum()
+
+
+def test_item_response_against_quadrature(precision):
+    y = answers(40, 6)
+    y[3, 2] = y[7, :4] = np.nan
+    model = models.item_response(y)
+    theta = {"slope": jnp.linspace(0.5, 2.0, 6), "intercept": jnp.linspace(-1.0, 1.0, 6)}
+    one = float(model.log_joint(theta, jnp.asarray(0.4), jax.tree.map(lambda a: a[3], model.data)))
+    logits = 0.4 * np.linspace(0.5, 2.0, 6) + np.linspace(-1.0, 1.0, 6)
+    terms = np.where(y[3] == 1, np.log(expit(logits)), np.log(expit(-logits)))
+    assert one == pytest.approx(terms[~np.isnan(y[3])].sum() + norm.logpdf(0.4), rel=1e-5)
+    evidence = jalax.log_evidence(model, theta, key=jax.random.key(0))
+    assert abs(evidence.value - quadrature(theta, y)) <= 4.5 * evidence.error
+    assert evidence.error < 0.1
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: models.factor_analysis(np.ones((5, 3)), 3), ValueError, "smaller than the 3"),
+        (lambda: models.factor_analysis(np.ones(5), 1), ValueError, "must have 2 axes"),
+        (lambda: models.item_response([[1, 2], [0, 1]]), ValueError, "found 2"),
+        (lambda: models.item_response([["a", "b"]]), TypeError, "must hold answers"),
+        (
+            lambda: models.item_response([[1, np.nan], [0, np.nan]]),
+            ValueError,
+            "item 1 has no answer",
+        ),
+        (
+            lambda: models.item_response([[np.nan, np.nan], [0, 1]]),
+            ValueError,
+            "person 0 has no answer",
+        ),
+    ],
+)
+def test_bad_input(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_groups", [100, 1000, 5000, 20_000])
+def test_the_evidence_of_factor_analysis_at_any_number_of_groups(num_groups, x64):
+    """20 variables, 3 factors: 6 seeds, each within 4.5 errors, and their mean within 4."""
+    model = models.factor_analysis(factors(num_groups), 3)
+    exact = float(model.exact_log_evidence(model.theta))
+    found = [jalax.log_evidence(model, model.theta, key=jax.random.key(k)) for k in range(6)]
+    off = np.array([(e.value - exact) / e.error for e in found])
+    assert np.abs(off).max() < 4.5
+    assert abs(off.mean()) < 4 / np.sqrt(6)
+
+
+@pytest.mark.slow
+def test_item_response_of_2000_persons(x64):
+    """Items against the maximum of the quadrature's likelihood, evidence against quadrature."""
+    y = answers(2000, 30)
+    model = models.item_response(y)
+    result = jalax.fit(model, key=jax.random.key(0))
+    free, unravel = jax.flatten_util.ravel_pytree(model.theta)
+
+    nodes, weights = np.polynomial.hermite_e.hermegauss(61)
+
+    @jax.jit
+    @jax.value_and_grad
+    def minus_log_likelihood(flat):
+        theta = unravel(flat)
+        logits = nodes[:, None] * theta["slope"] + theta["intercept"]
+        each = y @ logits.T - jnp.sum(jax.nn.softplus(logits), axis=1)
+        log_weights = jnp.log(weights / weights.sum())
+        return -jnp.sum(jax.nn.logsumexp(each + log_weights, axis=1))
+
+    best = minimize(
+        lambda t: tuple(np.asarray(v, float) for v in minus_log_likelihood(t)),
+        np.asarray(free),
+        jac=True,
+        method="BFGS",
+        options={"gtol": 1e-3},
+    )
+    known = unravel(jnp.asarray(best.x))
+    errors = result.simulation_errors()
+    for name in ("slope", "intercept"):
+        off = np.abs(np.asarray(result.theta[name]) - np.asarray(known[name]))
+        assert np.all(off <= 4.5 * np.asarray(errors[name])), name
+    exact = quadrature(result.theta, y)
+    assert abs(result.log_evidence - exact) <= 4.5 * result.log_evidence_error
