@@ -17,6 +17,7 @@ from jalax._replay import Origin
 from jalax._result import FitResult
 from jalax._tree import Tree
 from jalax._types import Status
+from jalax._weighting import ExactWeights
 
 
 def result_of(run: Run, status: Status, message: str) -> FitResult:
@@ -140,7 +141,7 @@ def _path_evidence(
         name = type(run.algorithm).__name__
         reason = f"{name} gives no evidence: its particles have no weights. Use jalax.JALAEM."
         return None, True, reason
-    weights: Any = getattr(run.algorithm, "weights", None)
+    weights = getattr(run.algorithm, "weights", ExactWeights())
     if not weights.exact:
         history.pop("log_evidence", None)
         history.pop("log_evidence_error", None)
