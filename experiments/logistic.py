@@ -9,6 +9,7 @@ particles' w_2 to the posterior, beside that of as many exact draws; both over 2
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -39,12 +40,12 @@ class Sizes:
     tuning_steps: int
     seconds: float
     seeds: int
-    steps: dict[str, int]  # of each seed; of PGD about as many as the clock allows
-    settled_seeds: int  # of PGD's longer runs, for where it ends
+    steps: dict[str, int]  # of each seed, about as many as the clock allows
+    settled_seeds: int  # of longer runs, for where theta ends
 
 
-FULL = Sizes(PARTICLES, NAMES, 10, 500, 5.0, 20, {"PGD": 3000, "SOUL": 300, "JALA-EM": 4000}, 5)
-QUICK = Sizes((10,), NAMES[2:], 2, 40, 0.5, 6, {"PGD": 600, "SOUL": 80, "JALA-EM": 300}, 6)
+FULL = Sizes(PARTICLES, NAMES, 10, 500, 5.0, 20, {"PGD": 2500, "SOUL": 300, "JALA-EM": 2500}, 5)
+QUICK = Sizes((10,), NAMES[2:], 2, 40, 0.5, 6, {"PGD": 300, "SOUL": 80, "JALA-EM": 300}, 3)
 
 
 # --- the reference: the split's maximiser and posterior, without jalax -------------------------
@@ -202,11 +203,14 @@ def exact_distance(rng, known: Reference, num_particles: int, repeats: int = 200
     return np.array([wasserstein_distance(d, w, None, known.weights) for d in draws])
 
 
-class Job(NamedTuple):
-    name: str
-    num_particles: int
-    seed: int
-    sizes: Sizes
+class Problem(NamedTuple):
+    """One split of the data, with what is known of it."""
+
+    model: jalax.Model
+    held_out: Any
+    known: Reference
+    h_euler: float
+    ideal: dict[int, float]  # N -> mean W1 of N exact draws
 
 
 class Outcome(NamedTuple):
@@ -219,57 +223,61 @@ class Outcome(NamedTuple):
     weights: np.ndarray
 
 
-def split(seed: int) -> tuple[Any, Any]:
-    return jalax.datasets.train_test_split(jalax.datasets.wisconsin(), seed)
+def problem(seed: int, sizes: Sizes) -> Problem:
+    train, test = jalax.datasets.train_test_split(jalax.datasets.wisconsin(), seed)
+    known, rng = reference(train.features, train.labels), np.random.default_rng(seed)
+    return Problem(
+        jalax.models.logistic_regression(train.features, train.labels),
+        jalax.models.logistic_regression(test.features, test.labels).data,
+        known,
+        euler_step(train.features),
+        {n: float(exact_distance(rng, known, n).mean()) for n in sizes.particles},
+    )
 
 
-def study(job: Job) -> Outcome:
+def study(key, of: Problem, name: str, num_particles: int, sizes: Sizes) -> Outcome:
     """One algorithm and number of particles: tuned, timed, and over many seeds."""
-    name, num_particles, seed, sizes = job
-    train, test = split(seed)
-    model = jalax.models.logistic_regression(train.features, train.labels)
-    held_out = jalax.models.logistic_regression(test.features, test.labels).data
-    known, h_euler = reference(train.features, train.labels), euler_step(train.features)
-    key = jax.random.fold_in(jax.random.key(seed), 10 * num_particles + NAMES.index(name))
+    model, held_out, known, h_euler, ideal = of
     key_tune, key_timed, key_seeds = jax.random.split(key, 3)
     algorithm = algorithm_of(name, h_euler, THETA_STEPS[1])
     if name in sizes.tuned:
         algorithm = tuned(key_tune, model, name, num_particles, sizes, h_euler).algorithm
     fit = timed(key_timed, model, algorithm, num_particles, sizes.seconds)
     many = seeds(key_seeds, model, algorithm, num_particles, sizes.seeds, sizes.steps[name])
-    settled = many
-    if name == "PGD":
-        # theta nears the maximiser by a factor e in 1 / (h information) steps: 12 times that.
-        num_steps = int(min(12 * known.standard_error**2 / float(algorithm.step_size), 30_000))
-        key_long = jax.random.fold_in(key_seeds, 1)
-        count = sizes.settled_seeds
+    ends = np.array([f.theta_average(0.5) for f in many])
+    if name != "SOUL":
+        # A small h makes it slow, PGD's theta by a factor e in 1 / (h information) steps: 8 times
+        # that, and the average of the last quarter. SOUL's theta has a step size of its own, and
+        # its chain forgets.
+        num_steps = int(min(8 * known.standard_error**2 / float(algorithm.step_size), 20_000))
+        key_long, count = jax.random.fold_in(key_seeds, 1), sizes.settled_seeds
         settled = seeds(key_long, model, algorithm, num_particles, count, num_steps)
+        ends = np.array([f.theta_average(0.25) for f in settled])
     per_step = fit.seconds / len(fit.history["ess"])
-    ends = np.array([f.theta_average(0.5) for f in settled])
     row = line(name, num_particles, algorithm, h_euler, fit, many, ends, per_step, known, held_out)
     particles, weights = np.asarray(fit.particles), np.asarray(fit.weights)
-    ideal = exact_distance(np.random.default_rng(seed), known, num_particles)
-    row.append(float(ideal.mean()))
+    row.append(ideal[num_particles])
     return Outcome(row, fit.history["theta"], fit.seconds, particles, weights)
 
 
 def run(report: Report, *, quick: bool, seed: int) -> None:
     sizes = QUICK if quick else FULL
-    train, test = split(seed)
-    known = reference(train.features, train.labels)
+    of = problem(seed, sizes)
+    known = of.known
     report.note(
-        f"{len(train.labels)} rows to fit, {len(test.labels)} held out. The split's maximiser, by "
-        f"quasi-Monte-Carlo: theta* = {known.theta:.4f}, standard error "
-        f"{known.standard_error:.3f}. h_euler = {euler_step(train.features):.5f}. Milliseconds: "
-        "steps to get there, over 20 seeds, times the time of a step in the timed run. theta: its "
-        "average over the last half of these runs, of PGD over that of five runs of twelve times "
-        "its time constant, which for a small h is more than it can do on the clock."
+        f"{len(of.model.data['y'])} rows to fit, {len(of.held_out['y'])} held out. The split's "
+        f"maximiser, by quasi-Monte-Carlo: theta* = {known.theta:.4f}, standard error "
+        f"{known.standard_error:.3f}. h_euler = {of.h_euler:.5f}. Milliseconds: steps to get "
+        f"there, over {sizes.seeds} seeds, times the time of a step in the timed run. theta: of "
+        "SOUL the average over the last half of these runs; of PGD and JALA-EM over the last "
+        f"quarter of {sizes.settled_seeds} runs of 8 / (h information) steps, PGD's time constant "
+        "eight times over, which for a small h is more than the clock allows."
     )
-    jobs = [Job(name, n, seed, sizes) for n in sizes.particles for name in NAMES]
     runs = {}
-    for job in jobs:
-        runs[job.name, job.num_particles] = study(job)
-        report.say(f"N = {job.num_particles}, {job.name}: done")
+    for num_particles, (number, name) in itertools.product(sizes.particles, enumerate(NAMES)):
+        key = jax.random.fold_in(jax.random.key(seed), 10 * num_particles + number)
+        runs[name, num_particles] = study(key, of, name, num_particles, sizes)
+        report.say(f"N = {num_particles}, {name}: done")
     rows = [outcome.row for outcome in runs.values()]
     report.table("summary", "Tuned step sizes, theta, time and posterior", HEAD, rows)
     draw(report, runs, known, sizes)

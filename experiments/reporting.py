@@ -114,9 +114,12 @@ def figure(columns: int = 1, rows: int = 1, width: float = 4.2, height: float = 
 def in_parallel(function: Callable, jobs: Sequence[Any], *, one: bool = False) -> Iterator[Any]:
     """The results in order, from one process a core: small arrays leave XLA's own threads idle.
 
-    Each process compiles for itself; with `one`, for short runs, there is none but this.
+    Each process compiles for itself; with `one`, for short runs, there is none but this. Nor is
+    there on an accelerator, whose memory the first process takes.
     """
-    if one:
+    import jax
+
+    if one or jax.default_backend() != "cpu":
         yield from map(function, jobs)
         return
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 8), get_context("spawn")) as pool:

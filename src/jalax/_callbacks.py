@@ -19,7 +19,7 @@ from jalax._model import Model
 from jalax._theta_step import PHASES
 from jalax._tree import Tree
 from jalax._types import Algorithm, State, Status
-from jalax._weighting import ExactWeights
+from jalax._weighting import evidence_at_each_step
 
 
 class Stop(NamedTuple):
@@ -162,8 +162,7 @@ def progress_line(run: Run) -> str:
     parts = [f"theta {shown}"]
     if run.latest("ess").size == 0:  # the very first step failed
         return parts[0]
-    weights = getattr(run.algorithm, "weights", ExactWeights())
-    if run.algorithm.gives_evidence and weights.exact:
+    if evidence_at_each_step(run.algorithm):
         relative = np.any(np.asarray(run.state.memory.relative))
         name = "log Z/Z0" if relative else "logz"
         value, error = (

@@ -30,19 +30,33 @@ IMPORTANCE_BELOW = 0.4  # k-hat has an error of 0.1 itself
 INFORMATION_ERROR = 0.005  # relative Monte-Carlo error allowed in a standard error
 
 
+MOST_DRAWS = 200_000_000  # in all groups together
+
+
 class Budget(NamedTuple):
     """How many draws, and what is enough."""
 
     num_particles: int | None = None
     num_replicates: int = 8
-    max_particles: int = 200_000
-    error: float = 0.03
+    max_particles: int | None = None
+    error: float | None = None
     fraction: float | None = None  # the simulation error of theta, in standard errors
+
+    def filled(self, model: Model, usual: int = 200_000) -> Budget:
+        """With what suits the model in the place of None; `usual` draws in each of few groups."""
+        groups = model.num_groups
+        # The errors of many groups add up, and so does what the evidence is to tell apart.
+        error = max(0.03, 0.003 * float(np.sqrt(groups)), 3e-5 * groups)
+        return self._replace(
+            num_particles=self.num_particles or default_particles(model),
+            max_particles=self.max_particles or min(usual, MOST_DRAWS // groups),
+            error=self.error or error,
+        )
 
 
 def default_particles(model: Model) -> int:
     """In one cloud and group: as many as memory allows, up to 1000."""
-    return int(np.clip(4_000_000 // model.num_groups, 128, 1000))
+    return int(np.clip(1_000_000 // model.num_groups, 32, 1000))
 
 
 @dataclasses.dataclass
@@ -79,8 +93,11 @@ class Clouds:
     """Rounds of fresh clouds, until the errors are small enough or the budget is spent."""
 
     key: jax.Array
-    num_particles: int
-    budget: Budget
+    budget: Any  # a Budget with nothing left out
+
+    @property
+    def num_particles(self) -> int:
+        return self.budget.num_particles
 
     @property
     def rounds(self) -> int:
@@ -90,8 +107,7 @@ class Clouds:
     def once(self) -> Clouds:
         """Other keys, and one round."""
         key = jax.random.fold_in(self.key, 1_000_000)
-        budget = self.budget._replace(max_particles=0, fraction=None)
-        return Clouds(key, self.num_particles, budget)
+        return Clouds(key, self.budget._replace(max_particles=1, fraction=None))
 
     def enough(self, variance: np.ndarray, moments: Moments | None) -> bool:
         # 0.9: the errors are noisy themselves.
@@ -331,6 +347,9 @@ def start_cloud(key, model: Model, theta: Tree, num_particles: int, scores: bool
     key_prepare, key_draw, key_thin = jax.random.split(key, 3)
     prepared = prepare(key_prepare, AtMode(), model, theta)
     draws = Budget().num_replicates * default_particles(model)
+    # The scores are not needed yet; with them it is a program that the finish has a use for too.
+    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(theta))
+    scores = scores and draws * model.num_groups * size <= 10_000_000
     sums, _, (particles, log_w) = _importance(key_draw, model, theta, prepared, draws, scores)
     k_hat = jnp.broadcast_to(sums.k_hat, sums.ess.shape)
     return _thin(key_thin, particles, log_w, k_hat, num_particles)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from jalax import _tree, _weights
 from jalax._information import Expansion
 from jalax._langevin import Dense, Diagonal, InverseHessian, Preconditioner, as_preconditioner
-from jalax._mode import DENSE_UP_TO, hessian_diagonal, scaled_eigh
+from jalax._mode import DENSE_UP_TO, hessian_diagonal, scaled_eigh, symmetric
 from jalax._model import Model, log_joint_of_vectors, over_groups
 from jalax._reference import unravel
 from jalax._tree import Tree
@@ -40,7 +40,7 @@ def inverse_hessian(model: Model, theta: Tree, at: Float[Array, "G D"]) -> Dense
         size, axes, scale = scaled_eigh(-jax.hessian(log_p)(x, data))
         # Where log p curves upwards, its size still tells how far a move may go.
         size = jnp.maximum(jnp.abs(size), 10 * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(size)))
-        return axes / jnp.sqrt(size) * scale[:, None]
+        return scale[:, None] * symmetric(axes, 1 / jnp.sqrt(size))
 
     if at.shape[1] <= DENSE_UP_TO:
         root = over_groups(model, dense, at)

@@ -90,7 +90,8 @@ class Solved(NamedTuple):
     """The scoring step in the directions that have information."""
 
     step: np.ndarray
-    length: float  # in standard errors
+    length: float  # in standard errors, over all directions together
+    noise: float  # the length that noise alone would give it
     gain: float  # what log p_theta(y) rises by
     uncertainty: Uncertainty
 
@@ -137,7 +138,8 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
     uncertainty = Uncertainty(
         names_of(theta), covariance, simulation, freedom, metric.basis.T[~known], jacobian
     )
-    return Solved(step, length, (float(score @ step) - bias) / 2, uncertainty)
+    noise_length = float(np.sqrt(max(bias, 0.0)))
+    return Solved(step, length, noise_length, (float(score @ step) - bias) / 2, uncertainty)
 
 
 def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> np.ndarray:
@@ -205,7 +207,7 @@ def finish(
     flat, unravel = ravel_pytree(theta)
     if flat.size > LIMIT:
         raise ValueError(too_many(flat.size))
-    budget = Budget(fraction=fraction, max_particles=MAX_PARTICLES)
+    budget = Budget(fraction=fraction).filled(model, MAX_PARTICLES)
     for k in range(MAX_SCORING):
         evidence, moments = _evidence.estimate(jax.random.fold_in(key, k), model, theta, budget)
         assert moments is not None
@@ -216,11 +218,12 @@ def finish(
             moments, held = _information.held(moments, free), ~np.asarray(free)
         solved = solve(key_probe, model, theta, moments, evidence.degrees_of_freedom)
         solved = solved._replace(uncertainty=_without(solved.uncertainty, held))
-        settled = solved.length <= max(0.03, 3 * solved.uncertainty.simulation_fraction)
+        root = np.sqrt(flat.size)
+        settled = solved.length <= max(0.03 * root, 3 * solved.noise)
         if not np.isfinite(solved.step).all():
             return Finished(theta, evidence, solved.uncertainty, settled)
-        # Far away the quadratic is not to be trusted beyond a standard error.
-        short = 1.0 if settled else min(1.0, 1.0 / solved.length)
+        # Far away the quadratic is not to be trusted beyond a standard error in each direction.
+        short = 1.0 if settled else min(1.0, root / solved.length)
         theta = unravel(flat + jnp.asarray(short * solved.step, flat.dtype))
         theta = theta if project is None else project(theta)
         if settled:
@@ -246,7 +249,7 @@ def uncertainty_at(key, model: Model, theta: Tree, fraction: float) -> Uncertain
     if size > LIMIT:
         raise ValueError(too_many(size))
     evidence, moments = _evidence.estimate(
-        key, model, theta, Budget(fraction=fraction, max_particles=MAX_PARTICLES)
+        key, model, theta, Budget(fraction=fraction).filled(model, MAX_PARTICLES)
     )
     assert moments is not None
     key_probe = jax.random.fold_in(key, 1)

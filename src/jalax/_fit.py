@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -37,6 +38,7 @@ def fit(
     start: Start | None = None,
     num_particles: int | None = None,
     num_steps: int | None = None,
+    group_batch: int | None = None,
     state: State | SavedState | None = None,
     chunk_size: int = 100,
     callbacks: Sequence[Callback] = (),
@@ -53,9 +55,11 @@ def fit(
         start: where the particles come from: by default draws of a Student-t on the Laplace mode,
             resampled by weight, or, where that is not good enough, `jalax.Tempered()`.
         num_particles: N (in each group); `Given` brings its own. By default 500 for an automatic
-            JALA-EM (fewer in each of many groups), else 100.
+            JALA-EM (fewer in each of many groups, but at least the root of their number), else 100.
         num_steps: how many steps to take at most; with `state=`, how many more. Optional for an
             automatic JALA-EM, which stops by itself.
+        group_batch: how many groups of a grouped model to work on at a time, to save memory; see
+            `jalax.GroupedModel`. The answer does not depend on it.
         state: continue from `FitResult.state`, with the same key to continue the same run.
         chunk_size: steps between two looks of the callbacks; it does not change the result.
         callbacks: `jalax.stop_when`, `time_limit`, `checkpoint`, or your own.
@@ -78,6 +82,8 @@ def fit(
     _checks.check_key(key)
     assert key is not None
     model, algorithm = _checks.prepare_model(model), _prepare(algorithm)
+    if group_batch is not None:
+        model = model.replace(group_batch=group_batch)
     algorithm.check(model)
     num_steps = _num_steps(num_steps, algorithm)
     chunk_size = _checks.check_count("chunk_size", chunk_size)
@@ -186,7 +192,8 @@ def _prepare_start(
     if len(set(given.values())) > 1:
         found = ", ".join(f"{name} = {n}" for name, n in given.items())
         raise ValueError(f"the number of particles is given more than once: {found}.")
-    usual = int(np.clip(200_000 // groups, 100, 500)) if automatic else 100
+    # The weighted gradient of G groups is off by about sqrt(G) / N standard errors.
+    usual = max(int(np.clip(200_000 // groups, 100, 500)), math.isqrt(groups)) if automatic else 100
     count = next(iter(given.values()), usual)
     return canonical(start, jnp.asarray), _checks.check_count(
         "num_particles", count, algorithm.min_particles

@@ -22,9 +22,13 @@ from jaxtyping import Array, Bool, Float
 
 from jalax import _model, _tree, _weights
 from jalax._model import Model
+from jalax._static import traced_once
 from jalax._tree import Tree
 
 LIMIT = 300  # parameters: the information is a dense matrix, and N scores of this size are held
+
+
+SECOND_DERIVATIVES = 4_000_000  # evaluations of log p for the complete-data information
 
 
 # Less than this share of the complete-data information is no information: theta is at a boundary,
@@ -102,15 +106,39 @@ def moments(
     move in can bear. With `grad_x` too, the x-gradient of log p at the particles, Stein's
     identity takes the noise out of the score, without a bias.
     """
+
+    def sums(part, particles, log_weights, expansion, grad_x):
+        return _moments(part, theta, particles, log_weights, num_batches, expansion, grad_x)
+
+    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(theta))
+    each = log_weights.shape[1] * max(4 * size, _model.data_size(model))
+    return _model.sum_over_groups(model, sums, particles, log_weights, expansion, grad_x, each=each)
+
+
+def _moments(
+    model: Model,
+    theta: Tree,
+    particles: Tree,
+    log_weights: Float[Array, "G N"],
+    num_batches: int,
+    expansion: Expansion | None,
+    grad_x: Tree,
+) -> Moments:
+    """The sums over the groups of one batch."""
     flat, unravel = ravel_pytree(theta)
     weights = _weights.normalise(log_weights)
+    scores = _scores(model, theta, particles)  # (G, N, P)
+    scores = jnp.where(weights[..., None] > 0, scores, 0.0)
+    # P passes over the cloud: of a large one, the first draws of each group will do.
+    few = max(32, SECOND_DERIVATIVES // (flat.size * weights.shape[0]))
+    first = jax.tree.map(lambda x: x[:, :few], particles)
+    share = weights[:, :few]
+    share = share / jnp.maximum(jnp.sum(share, axis=1, keepdims=True), 1e-30)
 
     def values(t):
-        return _model.log_joint(model, unravel(t), particles)
+        return jnp.sum(share * _model.log_joint(model, unravel(t), first))
 
-    scores = jax.jacfwd(values)(flat)  # (G, N, P)
-    scores = jnp.where(weights[..., None] > 0, scores, 0.0)
-    complete = -jax.hessian(lambda t: jnp.sum(weights * values(t)))(flat)
+    complete = -jax.hessian(values)(flat)
     each = jnp.einsum("gn,gnp->gp", weights, scores)
     centred = scores - each[:, None]
     spread = weights / jnp.maximum(1 - jnp.sum(weights**2, axis=1), 1e-6)[:, None]
@@ -133,6 +161,19 @@ def moments(
     score = jnp.sum(each, axis=0) + jnp.einsum("gn,gnp->p", weights**2, centred)
     noise = jnp.einsum("gn,gnp,gnq->pq", weights**2, centred, centred)
     return Moments(score, noise, complete, jnp.mean(batches, axis=0), batches)
+
+
+def _scores(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N P"]:
+    """The gradient in theta at every particle: forwards for a few numbers, else backwards."""
+    flat, unravel = ravel_pytree(theta)
+    if flat.size <= 4:
+        return jax.jacfwd(lambda t: _model.log_joint(model, unravel(t), particles))(flat)
+    one = traced_once(model.log_joint, model.constrain)
+
+    def score(x, data):
+        return jax.grad(lambda t: one(unravel(t), x, data))(flat)
+
+    return _model.over_groups(model, jax.vmap(score, in_axes=(0, None)), particles, each=0)
 
 
 def scores_by_group(model: Model, theta: Tree, cloud: Any) -> Float[Array, "G P"]:
@@ -160,6 +201,14 @@ class Metric(NamedTuple):
     def square(self, step: Float[Array, " P"], share: Float[Array, " P"]) -> Float[Array, ""]:
         """step' I step: the squared length of a step in standard errors."""
         return jnp.sum(share * (self.inverse @ step) ** 2)
+
+
+def scaled(moments: Moments, factor: float) -> Moments:
+    """Of some groups, standing for `factor` times as many; with their own Monte-Carlo noise."""
+    if factor == 1:
+        return moments
+    all_groups = jax.tree.map(lambda part: factor * part, moments)
+    return all_groups._replace(noise=factor**2 * moments.noise)
 
 
 def held(moments: Moments, free: Any) -> Moments:

@@ -82,9 +82,14 @@ def _newton(log_p, x: Float[Array, " D"]) -> Mode:
     # Where the Hessian says nothing, the distance at which log p has fallen by a half does.
     size = jnp.where(flat, width**-2, eigenvalues)
     log_det = jnp.sum(jnp.log(scale)) - 0.5 * jnp.sum(jnp.log(size))
-    root = basis / jnp.sqrt(size)
-    inverse = jnp.sqrt(size)[:, None] * vectors.T / scale
+    root = scale[:, None] * symmetric(vectors, 1 / jnp.sqrt(size))
+    inverse = symmetric(vectors, jnp.sqrt(size)) / scale
     return Mode(x, value, root, inverse, log_det, positive, done)
+
+
+def symmetric(vectors: Float[Array, "D D"], size: Float[Array, " D"]) -> Float[Array, "D D"]:
+    """V diag(size) V^T: unlike V, whose signs are LAPACK's whim, it hardly feels rounding."""
+    return jnp.matmul(vectors * size, vectors.T, precision="highest")
 
 
 def scaled_eigh(
@@ -99,7 +104,10 @@ def scaled_eigh(
     top = jnp.where(jnp.max(diagonal) > 0, jnp.max(diagonal), 1.0)
     least = jnp.finfo(H.dtype).eps ** 2 * top
     scale = 1 / jnp.sqrt(jnp.where(diagonal > least, diagonal, top))
-    return *jnp.linalg.eigh(scale[:, None] * H * scale), scale
+    scaled = scale[:, None] * H * scale
+    if H.shape[0] == 1:  # most random effects: no call of LAPACK for each of many groups
+        return scaled[0], jnp.ones_like(scaled), scale
+    return *jnp.linalg.eigh(scaled), scale
 
 
 def _width(log_p, x: Float[Array, " D"], value, vectors: Float[Array, "D D"]):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
@@ -40,6 +41,7 @@ class Model:
     latent: Tree
     data: Tree
     theta: Tree
+    group_batch: int | None = None
 
     def __init__(
         self,
@@ -75,19 +77,28 @@ class Model:
         return 1
 
     def replace(self, **changes) -> Model:
-        """A copy with other `latent`, `data` or `theta`."""
-        unknown = set(changes) - {"latent", "data", "theta"}
+        """A copy with other `latent`, `data`, `theta` or `group_batch`."""
+        names = ("latent", "data", "theta", "group_batch")
+        unknown = set(changes) - set(names)
         if unknown:
-            raise TypeError(f"replace takes latent, data and theta, not {sorted(unknown)}.")
-        copy = self.tree_unflatten((self.log_joint, self.constrain), (None, None, None))
-        for name in ("latent", "data", "theta"):
+            raise TypeError(f"replace takes {', '.join(names)}, not {sorted(unknown)}.")
+        copy = self.tree_unflatten((self.log_joint, self.constrain, None), (None, None, None))
+        for name in names:
             setattr(copy, name, changes.get(name, getattr(self, name)))
+        copy._check_group_batch()
         return copy
+
+    def _check_group_batch(self) -> None:
+        if self.group_batch is not None:
+            raise ValueError(
+                "group_batch= is for models whose latents fall into groups, a "
+                f"jalax.GroupedModel; this is a {type(self).__name__}."
+            )
 
     def refreshed(self) -> Model:
         """A copy whose functions are keyed by what they read now, not when it was built."""
         constrain = None if self.constrain is None else self.constrain.fresh()
-        aux = (self.log_joint.fresh(), constrain)
+        aux = (self.log_joint.fresh(), constrain, self.group_batch)
         return self.tree_unflatten(aux, (self.latent, self.data, self.theta))
 
     def constrained(self, theta: Tree) -> Tree:
@@ -97,12 +108,12 @@ class Model:
     def tree_flatten_with_keys(self):
         keys = [jax.tree_util.GetAttrKey(name) for name in ("latent", "data", "theta")]
         children = zip(keys, (self.latent, self.data, self.theta), strict=True)
-        return tuple(children), (self.log_joint, self.constrain)
+        return tuple(children), (self.log_joint, self.constrain, self.group_batch)
 
     @classmethod
     def tree_unflatten(cls, aux, children):
         model = object.__new__(cls)  # children may be tracers or placeholders: no checks here
-        model.log_joint, model.constrain = aux
+        model.log_joint, model.constrain, model.group_batch = aux
         model.latent, model.data, model.theta = children
         return model
 
@@ -125,10 +136,16 @@ class GroupedModel(Model):
         data: a pytree of arrays, every leaf leading with the group axis.
         theta: as in `Model`.
         constrain: as in `Model`.
+        group_batch: how many groups to work on at a time, to save memory; by default as many as
+            half a gigabyte allows. The answer does not depend on it.
     """
 
-    def __init__(self, log_joint, latent, data, *, theta=None, constrain=None):
+    def __init__(
+        self, log_joint, latent, data, *, theta=None, constrain=None, group_batch: int | None = None
+    ):
         super().__init__(log_joint, latent, data, theta=theta, constrain=constrain)
+        self.group_batch = group_batch
+        self._check_group_batch()
         lengths = {
             jax.tree_util.keystr(path) or "data": (jnp.shape(leaf)[0] if jnp.ndim(leaf) else None)
             for path, leaf in jax.tree_util.tree_leaves_with_path(data)
@@ -152,18 +169,44 @@ class GroupedModel(Model):
     def num_groups(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
 
+    def _check_group_batch(self) -> None:
+        size = self.group_batch
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(
+                f"group_batch must be a positive number of groups, or None, got {size!r}."
+            )
+
 
 jax.tree_util.register_pytree_with_keys_class(Model)
+
+
+# Numbers that one compiled operation may hold: half a gigabyte in double precision.
+AT_ONCE = 2**26
+
+
+def batch_size(model: Model, each: int) -> int | None:
+    """How many groups to work on at a time, with `each` numbers held a group; None: all."""
+    size = model.group_batch or max(1, AT_ONCE // max(each, 1))
+    return size if size < model.num_groups else None
+
+
+def data_size(model: Model) -> int:
+    """Numbers in the data of one group."""
+    return sum(jnp.size(leaf) for leaf in jax.tree.leaves(model.data)) // model.num_groups
 
 
 def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
     """log p_theta(x, y) of every particle of every group."""
     one = traced_once(model.log_joint, model.constrain)
     particles_of_group = jax.vmap(one, in_axes=(None, 0, None))
-    if isinstance(model, GroupedModel):
-        return jax.vmap(particles_of_group, in_axes=(None, 0, 0))(theta, particles, model.data)
-    squeezed = jax.tree.map(lambda leaf: leaf[0], particles)
-    return particles_of_group(theta, squeezed, model.data)[None]
+    each = _num_particles(particles) * data_size(model)
+    return over_groups(
+        model, lambda x, data: particles_of_group(theta, x, data), particles, each=each
+    )
+
+
+def _num_particles(particles: Tree) -> int:
+    return jax.tree.leaves(particles)[0].shape[1]
 
 
 class Evaluation(NamedTuple):
@@ -186,10 +229,30 @@ class Point(NamedTuple):
 
 def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
     """log p and its x-gradient at every particle: one forward and one backward pass."""
-    value, pull = jax.vjp(lambda t, x: log_joint(model, t, x), theta, particles)
-    _, grad_x = pull(jnp.ones_like(value))
+    # Forward values that the pull-backs need: a few for each number of the data.
+    each = 4 * _num_particles(particles) * data_size(model)
+    if batch_size(model, each) is None:
+        value, pull = jax.vjp(lambda t, x: log_joint(model, t, x), theta, particles)
+        _, grad_x = pull(jnp.ones_like(value))
+    else:
+        value, grad_x, pull = _evaluate_in_batches(model, theta, particles, each)
     alive = jnp.isfinite(value) & _tree.all_finite(grad_x)
     return Evaluation(particles, value, grad_x, alive, pull)
+
+
+def _evaluate_in_batches(model: Model, theta: Tree, particles: Tree, each: int) -> tuple:
+    """The pull-back passes forward again: what it needs is not kept for all groups."""
+    one = traced_once(model.log_joint, model.constrain)
+    slope = jax.vmap(jax.value_and_grad(one, argnums=1), in_axes=(None, 0, None))
+    value, grad_x = over_groups(model, lambda x, data: slope(theta, x, data), particles, each=each)
+
+    def weighted(part, particles, weights):
+        return jax.grad(lambda t: jnp.sum(weights * log_joint(part, t, particles)))(theta)
+
+    def pull(weights):
+        return sum_over_groups(model, weighted, particles, weights, each=each), None
+
+    return value, grad_x, pull
 
 
 def weigh(
@@ -231,9 +294,45 @@ def log_joint_of_vectors(
     return lambda vector, data: density(theta, unravel(vector), data)
 
 
-def over_groups(model: Model, function: Callable, *args: Any) -> Any:
-    """`function(*args_of_group, data_of_group)` for every group, stacked on a leading axis."""
-    if isinstance(model, GroupedModel):
+def over_groups(model: Model, function: Callable, *args: Any, each: int | None = None) -> Any:
+    """`function(*args_of_group, data_of_group)` for every group, stacked on a leading axis.
+
+    `each` is about how many numbers it holds for a group; by default what a search for the mode
+    holds.
+    """
+    if not isinstance(model, GroupedModel):
+        squeezed = jax.tree.map(lambda leaf: leaf[0], args)
+        return jax.tree.map(lambda leaf: leaf[None], function(*squeezed, model.data))
+    size = batch_size(model, 100 * data_size(model) if each is None else each)
+    if size is None:
         return jax.vmap(function)(*args, model.data)
-    squeezed = jax.tree.map(lambda leaf: leaf[0], args)
-    return jax.tree.map(lambda leaf: leaf[None], function(*squeezed, model.data))
+    return lax.map(lambda group: function(*group), (*args, model.data), batch_size=size)
+
+
+def sum_over_groups(model: Model, function: Callable, *args: Any, each: int) -> Any:
+    """`function(model, *args)`, a sum over groups, added up batch by batch.
+
+    The leaves of `args` lead with the group axis; `each` is as in `over_groups`.
+    """
+    size = batch_size(model, each)
+    if size is None:
+        return function(model, *args)
+
+    def part(group: tuple[Tree, tuple]) -> Any:
+        data, args = group
+        return function(model.replace(data=data, group_batch=size), *args)
+
+    everything = (model.data, args)
+    whole = model.num_groups // size * size
+    batches = jax.tree.map(lambda x: x[:whole].reshape((-1, size, *x.shape[1:])), everything)
+    first = jax.eval_shape(part, jax.tree.map(lambda x: x[0], batches))
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), first)
+
+    def add(total, group):
+        return jax.tree.map(jnp.add, total, part(group)), None
+
+    total, _ = lax.scan(add, zero, batches)
+    if whole < model.num_groups:
+        rest = part(jax.tree.map(lambda x: x[whole:], everything))
+        total = jax.tree.map(jnp.add, total, rest)
+    return total

@@ -10,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jalax import _finish, _information, _weights
+from jalax._algorithms.jala_em import refreshed
 from jalax._callbacks import Run
 from jalax._drive import is_done
 from jalax._model import GroupedModel, Model
@@ -17,12 +18,14 @@ from jalax._replay import Origin
 from jalax._result import FitResult
 from jalax._tree import Tree
 from jalax._types import Status
-from jalax._weighting import ExactWeights
+from jalax._weighting import ExactWeights, evidence_at_each_step
 
 
 def result_of(run: Run, status: Status, message: str) -> FitResult:
-    model, state = run.model, run.state
-    history = dict(run.history)
+    model = run.model
+    if getattr(run.algorithm, "minibatch", None) is not None and status != Status.DIVERGED:
+        run.state = _refreshed(model, run.state)
+    state, history = run.state, dict(run.history)
     if history:
         history["theta"] = _constrain_rows(model, history["theta"])
     particles, log_weights = state.particles, state.log_weights
@@ -80,7 +83,7 @@ def _finish_run(run: Run, theta: Tree) -> _finish.Finished:
         jax.random.fold_in(run.key, 1),
         run.model,
         theta,
-        fraction=float(algorithm.averaging.tolerance) or 0.05,
+        fraction=0.05 if algorithm.minibatch else float(algorithm.averaging.tolerance) or 0.05,
         project=algorithm.project,
     )
     for doubt in end.evidence.messages:
@@ -129,6 +132,7 @@ def _verdict(run: Run, status: Status, end: _finish.Finished) -> tuple[Status, s
 
 
 _log_evidence = jax.jit(_weights.log_evidence)
+_refreshed = jax.jit(refreshed)
 
 
 def _path_evidence(
@@ -136,15 +140,15 @@ def _path_evidence(
 ) -> tuple[float | None, bool, str]:
     """The evidence carried along the path, whether it is relative, and why there is none."""
     state = run.state
-    if not run.algorithm.gives_evidence:
+    if not evidence_at_each_step(run.algorithm):
         history.pop("log_evidence", None)
+        history.pop("log_evidence_error", None)
+    if not run.algorithm.gives_evidence:
         name = type(run.algorithm).__name__
         reason = f"{name} gives no evidence: its particles have no weights. Use jalax.JALAEM."
         return None, True, reason
     weights = getattr(run.algorithm, "weights", ExactWeights())
     if not weights.exact:
-        history.pop("log_evidence", None)
-        history.pop("log_evidence_error", None)
         name = type(weights).__name__
         reason = (
             f"{name} changed the weights along the path, which then carry no evidence; "

@@ -18,7 +18,7 @@ from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Bool, Float
 
 from jalax import _model, _tree, _weights
-from jalax._mode import Mode, find_mode
+from jalax._mode import Mode, find_mode, symmetric
 from jalax._model import GroupedModel, Model, ravel_latent
 from jalax._static import Static
 from jalax._tree import Tree
@@ -253,8 +253,8 @@ def fitted_to(particles: Tree, log_weights: Float[Array, "G N"]) -> PreparedAtMo
     covariance = jnp.einsum("gn,gni,gnj->gij", weights, centred, centred)
     eigenvalues, axes = jnp.linalg.eigh(1.2 * covariance)
     size = jnp.maximum(eigenvalues, 1e-6 * eigenvalues[:, -1:] + 1e-30)
-    root = axes * jnp.sqrt(size)[:, None]
-    inverse = jnp.swapaxes(axes / jnp.sqrt(size)[:, None], 1, 2)
+    root = jax.vmap(symmetric)(axes, jnp.sqrt(size))
+    inverse = jax.vmap(symmetric)(axes, 1 / jnp.sqrt(size))
     sound = jnp.ones(mean.shape[0], bool)
     log_det = 0.5 * jnp.sum(jnp.log(size), axis=1)
     mode = Mode(mean, jnp.zeros_like(log_det), root, inverse, log_det, sound, sound)

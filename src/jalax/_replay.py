@@ -74,6 +74,7 @@ def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) 
         weights=ExactWeights(),
         limiter=Limiter(cess=0.0),
         averaging=None,
+        minibatch=None,
     )
     keys = jax.random.split(key, num_replicates + 1)
     log_z, relative, ess, k_hat = _runs(

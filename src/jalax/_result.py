@@ -100,6 +100,17 @@ class FitResult:
         return _weights.effective_sample_size(self.weights)
 
     @property
+    def gradient_bias(self) -> float:
+        """sqrt(G) / N: about how far weights of N particles take theta off, in standard errors.
+
+        Each of G groups is off by about 1/N of its own scale, in the same direction, and a
+        standard error is sqrt(G) of these. Of an automatic fit the scoring steps at the end,
+        with more and fresh particles, take it out again.
+        """
+        groups = self.log_weights.shape[0] if self.log_weights.ndim == 2 else 1
+        return float(np.sqrt(groups) / self.log_weights.shape[-1])
+
+    @property
     def path_log_evidence(self) -> float | None:
         """log p_theta(y) at the last theta, carried along the path from the start.
 
@@ -255,6 +266,8 @@ class FitResult:
         lines.append(f"status: {self.status} ({self.message})")
         lines += self._theta_lines()
         lines.append("  " + self._evidence_line())
+        if len(shape) == 2 and self.gradient_bias > 0.25:
+            lines.append(f"  {'bias of a gradient':<24} sqrt(G)/N = {self.gradient_bias:.2f} s.e.")
         if rows:
             ess, dead = float(jnp.min(self.ess)), int(self.history["dead"].sum())
             lines.append(

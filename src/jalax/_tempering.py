@@ -47,6 +47,9 @@ class JALA:
     adjusted = False
 
 
+MOST_WEIGHTS = 2_000_000  # for a k-hat: they have to be sorted
+
+
 class Plan(NamedTuple):
     """What a pilot has chosen: beta_0 = 0 < ... < beta_M = 1, and a step size for each move."""
 
@@ -341,9 +344,10 @@ def pooled_k(log_weights: Float[Array, "G N"]) -> Float[Array, ""]:
     group whose weights are too heavy. Of a tempered leg the weights are its `lines`: without
     moves they are the importance weights of the first draws, and with moves that explore, the
     family sizes of a branching process, whose tail is light. A few lines that carry everything
-    found a place that the moves cannot reach.
+    found a place that the moves cannot reach. Of many groups the first weights will do.
     """
     relative = log_weights - _weights.log_mean_exp(log_weights)[:, None]
+    relative = relative[:, : max(10, MOST_WEIGHTS // relative.shape[0])]
     return pareto_k(relative.reshape(1, -1))[0]
 
 

@@ -90,12 +90,24 @@ class Yardstick(NamedTuple):
             return jnp.sum(step**2)
         return self.metric.square(step, self.share)
 
+    def with_sampling(self, factor: float) -> Yardstick:
+        """The noise of a score taken from some groups only: their scores vary by I in all."""
+        if self.metric is None or factor == 0:
+            return self
+        information = (self.metric.inverse.T * self.share) @ self.metric.inverse
+        return self._replace(noise=self.noise + factor * information)
+
     def usual(self) -> Float[Array, ""]:
-        """What the square of a step at rest hardly exceeds: one, or its noise if that is more."""
+        """What the square of a step at rest hardly exceeds: one, and its noise.
+
+        The noise is a sum over directions, like a chi-square: its mean, and 15 times its largest
+        part. Twice the mean, because theta is where the noise of the last step has left it.
+        """
         if self.metric is None:
             return jnp.inf * jnp.ones(())
         flat = jnp.sum(self.share < _information.FLAT)
-        return 1.0 + 16 * self.score_error() ** 2 + flat
+        noise = self._noise()
+        return 1.0 + 2 * jnp.trace(noise) + 15 * _largest(noise) + flat
 
     def score_error(self) -> Float[Array, ""]:
         """Simulation error of one I^{-1} g in standard errors, worst over the clear directions.
@@ -104,9 +116,18 @@ class Yardstick(NamedTuple):
         """
         if self.metric is None:
             return jnp.inf * jnp.ones(())
+        return jnp.sqrt(_largest(self._noise()))
+
+    def _noise(self) -> Float[Array, "P P"]:
+        """The covariance of I^{-1} g in standard errors, along the clear directions."""
+        assert self.metric is not None
         clear = jnp.where(self.share >= _information.FLAT, 1 / jnp.sqrt(self.share), 0.0)
         basis = self.metric.basis * clear
-        return jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(basis.T @ self.noise @ basis)[-1], 0.0))
+        return basis.T @ self.noise @ basis
+
+
+def _largest(matrix: Float[Array, "P P"]) -> Float[Array, ""]:
+    return jnp.maximum(jnp.linalg.eigvalsh(matrix)[-1], 0.0)
 
 
 @jax.tree_util.register_dataclass

@@ -17,9 +17,9 @@ from ._gaussian import isotropic_log_density
 def _log_likelihood(
     w: Float[Array, " d"], X: Float[Array, "n d"], y: Float[Array, " n"]
 ) -> Float[Array, " n"]:
-    # Full precision: see _regression._residual. Term by term y z - log(1 + e^z), since two
-    # separate sums would cancel.
-    logits = jnp.matmul(X, w, precision="highest")
+    # Full precision and w first: see _regression._residual. Term by term y z - log(1 + e^z),
+    # since two separate sums would cancel.
+    logits = jnp.matmul(w, X.T, precision="highest")
     return y * logits - jax.nn.softplus(logits)
 
 

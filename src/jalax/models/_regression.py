@@ -21,8 +21,9 @@ LOG_NU_BOX = (float(np.log(0.2)), float(np.log(5.0)))  # nu in [0.2, 5], as in t
 
 def _residual(w: Float[Array, " d"], data: dict[str, Array]) -> Float[Array, " n"]:
     # In full precision: a GPU may otherwise round the factors of a product to TF32, and errors
-    # of 1e-3 in a residual are visible in log-weights.
-    return data["y"] - jnp.matmul(data["X"], w, precision="highest")
+    # of 1e-3 in a residual are visible in log-weights. With w first, the rows are the last axis of
+    # the product over all particles and fits: XLA's CPU sums over the last axis 4 times faster.
+    return data["y"] - jnp.matmul(w, data["X"].T, precision="highest")
 
 
 def _gaussian_log_joint(
