@@ -286,6 +286,12 @@ def _say_what_is_run(report: reporting.Report, quick: bool) -> None:
         "moves by 0.1 a step at most in either direction; *raw* leaves it alone. The gradient in "
         "x is raw in both."
     )
+    report.note(
+        f"'{TEMPERED}' keeps the effective sample size at 0.8 N (`jalax.TemperedWeights()`). The "
+        "floor was chosen on the splits of seeds 3 and 4. With the first choice, 0.5, the error "
+        "on the splits of seed 0 was above PGD's by +0.35 ± 0.26, +0.46 ± 0.21 and -0.28 ± 0.24 "
+        "points (4/9; 2/4/7/9 with 40 and 512 hidden units)."
+    )
     if quick:
         report.note(
             "Quick run: one task, clipped, with 200 images, 10 particles, 60 steps and 2 repeats: "

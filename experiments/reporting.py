@@ -128,6 +128,8 @@ def in_parallel(function: Callable, jobs: Sequence[Any], *, one: bool = False) -
 
 def reproduce(name: str, out: Path, *, quick: bool, seed: int, trials: int | None = None) -> Report:
     """Run one experiment; its results are in the folder `out`/`name`."""
+    if quick:  # a short run is mostly compilation; read when the first computation begins
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
     module = import_module(name.replace("-", "_"))
     options: dict[str, Any] = {"quick": quick, "seed": seed}
     command = f"jalax reproduce {name}" + (" --quick" if quick else "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, logsumexp
@@ -84,9 +85,45 @@ def test_item_response_against_quadrature(precision):
     assert evidence.error < 0.1
 
 
+def test_a_generator_without_hidden_layers_is_principal_components(x64):
+    """Its marginal is a Gaussian: y ~ N(b, W^T W + sigma^2 I)."""
+    rng = np.random.default_rng(3)
+    y = rng.normal(size=(12, 2, 3))
+    model = models.generator(y, num_latents=2, hidden=())
+    W, b = (np.asarray(model.theta[name][0]) for name in ("weights", "biases"))
+    sd = float(jnp.exp(model.theta["log_sd"]))
+    exact = multivariate_normal(b, W.T @ W + sd**2 * np.eye(6)).logpdf(y.reshape(12, 6)).sum()
+    evidence = jalax.log_evidence(model, key=jax.random.key(0))
+    assert abs(evidence.value - exact) <= 4.5 * evidence.error
+    assert evidence.error < 0.1
+
+
+def test_a_generator_learns_to_draw():
+    """Digits, 16 x 16: after some steps the pictures are nearer to their reconstructions."""
+    pictures = jalax.datasets.mnist((4, 9), 64).images[:, 6:22, 6:22] / 255.0
+    model = models.generator(pictures, num_latents=4, hidden=(32,))
+    x, theta = jnp.asarray([0.3, -0.2, 0.5, 1.0]), model.theta
+    (W1, W2), (b1, b2) = ([np.asarray(a, float) for a in theta[k]] for k in ("weights", "biases"))
+    by_hand = np.tanh(np.asarray(x) @ W1 + b1) @ W2 + b2
+    np.testing.assert_allclose(model.picture(theta, x), by_hand, rtol=1e-5, atol=1e-6)
+    result = jalax.fit(
+        model,
+        key=jax.random.key(0),
+        algorithm=jalax.JALAEM(step_size=1e-3, optimizer=optax.adam(0.01), minibatch=16),
+        start=jalax.FromSampler(lambda key, theta, data: jax.random.normal(key, (4,))),
+        num_particles=10,
+        num_steps=400,
+    )
+    drawn = result.expectation(lambda x: model.picture(result.theta, x))
+    left = np.mean((np.asarray(drawn) - pictures.reshape(64, -1)) ** 2)
+    assert left < 0.7 * np.var(pictures - pictures.mean(axis=0))
+
+
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
+        (lambda: models.generator(np.ones((3, 4)), 0), ValueError, "num_latents"),
+        (lambda: models.generator(np.ones((3, 4)), 2, (0,)), ValueError, "hidden"),
         (lambda: models.factor_analysis(np.ones((5, 3)), 3), ValueError, "smaller than the 3"),
         (lambda: models.factor_analysis(np.ones(5), 1), ValueError, "must have 2 axes"),
         (lambda: models.item_response([[1, 2], [0, 1]]), ValueError, "found 2"),
@@ -106,6 +143,38 @@ def test_item_response_against_quadrature(precision):
 def test_bad_input(make, error, words):
     with pytest.raises(error, match=words):
         make()
+
+
+def test_global_weights_of_factor_analysis_collapse_and_say_so(x64):
+    """100 rows, 300 latents under one set of weights, and the same with weights of their own."""
+    grouped = models.factor_analysis(factors(100), 3)
+    one = grouped.log_joint.function
+
+    def whole(theta, x, data):
+        return jnp.sum(jax.vmap(one, in_axes=(None, 0, 0))(theta, x, data))
+
+    joint = jalax.Model(whole, jnp.zeros((100, 3)), grouped.data, theta=grouped.theta)
+    posterior = grouped.exact_posterior(grouped.theta)
+    root = np.linalg.cholesky(np.asarray(posterior.covariance))
+    noise = np.random.default_rng(0).normal(size=(100, 50, 3))
+    x = posterior.mean[:, None] + np.einsum("gij,gnj->gni", root, noise)
+    log_z0 = grouped.exact_log_evidence(grouped.theta)
+    options = {
+        "key": jax.random.key(0),
+        "algorithm": jalax.JALAEM(step_size=0.01, optimizer=optax.adam(0.005)),
+        "num_steps": 60,
+    }
+    start = jalax.Given(jnp.swapaxes(x, 0, 1), log_evidence=log_z0)
+    with pytest.warns(UserWarning, match="weights collapsed"):
+        result = jalax.fit(joint, start=start, **options)
+    assert "use jalax.GroupedModel" in result.message
+    with pytest.warns(UserWarning, match="weights collapsed"):
+        assert result.path_log_evidence is None
+    result = jalax.fit(grouped, start=jalax.Given(x, log_evidence=log_z0), **options)
+    assert result.history["ess"].min() > 10
+    assert "collapsed" not in result.message
+    exact = float(grouped.exact_log_evidence(result.theta))
+    assert abs(result.path_log_evidence - exact) < 3.0
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from jalax._fit import (
     needs_tempering,
 )
 from jalax._model import Model
-from jalax._options import BRISKLY, canonical, strong_float
+from jalax._options import QUICKLY, canonical, strong_float
 from jalax._outcome import result_of
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
@@ -271,7 +271,7 @@ def _check(one: _Inputs, i: int) -> None:
         raise
 
 
-@partial(jax.jit, static_argnames=("axes", "num_particles"), compiler_options=BRISKLY)
+@partial(jax.jit, static_argnames=("axes", "num_particles"), compiler_options=QUICKLY)
 def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
     """First states, with what the checks want to see of their particles."""
 

@@ -69,7 +69,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
 run_chunk = jax.jit(chunk, static_argnames="capacity", compiler_options=BRISKLY)
 
 
-@partial(jax.jit, static_argnames=("capacity", "axes"))
+@partial(jax.jit, static_argnames=("capacity", "axes"), compiler_options=BRISKLY)
 def run_chunk_many(
     keys, algorithm: Algorithm, model: Model, states: State, lengths, capacity: int, axes: tuple
 ) -> Chunk:

@@ -47,6 +47,11 @@ def result_of(run: Run, status: Status, message: str) -> FitResult:
             status = Status.MAX_STEPS
             message = f"{message}; the information about theta is not finite, so it is not improved"
     value, relative, reason = _path_evidence(run, status, history)
+    collapsed = _collapsed(run, history)
+    if collapsed and status != Status.DIVERGED:
+        warnings.warn(collapsed, stacklevel=4)
+        message = f"{message}; {collapsed}"
+        value, reason = None, collapsed
     # A state on the host (one of many fits) gives arrays to look at like any other.
     theta, particles, log_weights = jax.device_put((theta, particles, log_weights))
     return FitResult(
@@ -128,6 +133,20 @@ def _verdict(run: Run, status: Status, end: _finish.Finished) -> tuple[Status, s
     return status, (
         f"{run.num_steps} steps done, and {moving} was still moving most, though the scoring steps "
         f"after them settled ({accuracy}). Give it more num_steps to see it converge"
+    )
+
+
+def _collapsed(run: Run, history: dict[str, Any]) -> str:
+    """Why the weights of the path mean nothing; empty if they do not."""
+    count = np.shape(run.state.log_weights)[-1]
+    exact = run.algorithm.gives_evidence and getattr(run.algorithm, "weights", ExactWeights()).exact
+    if not exact or not history or count < 10 or not np.median(history["ess"]) < 2:
+        return ""
+    return (
+        f"the weights collapsed: for half of the steps one of the {count} particles carried nearly "
+        "all of them, and an evidence along this path would be that of one particle. For latents "
+        "in independent groups use jalax.GroupedModel; else smaller steps, or "
+        "weights=jalax.TemperedWeights()"
     )
 
 

@@ -84,18 +84,12 @@ class Yardstick(NamedTuple):
     metric: Metric | None
     share: Any
     noise: Any
+    sampling: float = 0.0  # G/B - 1: the scores of B groups, scaled up, vary by so many times I
 
     def square(self, step: Float[Array, " P"]) -> Float[Array, ""]:
         if self.metric is None:
             return jnp.sum(step**2)
         return self.metric.square(step, self.share)
-
-    def with_sampling(self, factor: float) -> Yardstick:
-        """The noise of a score taken from some groups only: their scores vary by I in all."""
-        if self.metric is None or factor == 0:
-            return self
-        information = (self.metric.inverse.T * self.share) @ self.metric.inverse
-        return self._replace(noise=self.noise + factor * information)
 
     def usual(self) -> Float[Array, ""]:
         """What the square of a step at rest hardly exceeds: one, and its noise.
@@ -106,7 +100,7 @@ class Yardstick(NamedTuple):
         if self.metric is None:
             return jnp.inf * jnp.ones(())
         flat = jnp.sum(self.share < _information.FLAT)
-        noise = self._noise()
+        noise = self._noise() + self.sampling * jnp.eye(self.share.shape[0])
         return 1.0 + 2 * jnp.trace(noise) + 15 * _largest(noise) + flat
 
     def score_error(self) -> Float[Array, ""]:
@@ -258,7 +252,8 @@ class Averaging:
         mean = jnp.where(moving | again, theta, mean)
         # x forgets by 1 - h a step in the metric P: the average of J scores is worth J h / (2 - h).
         h = jnp.clip(step_size, 1e-6, 1.0)
-        error = yardstick.score_error() * jnp.sqrt((2 - h) / h / jnp.maximum(count, 1))
+        variance = yardstick.score_error() ** 2 * (2 - h) / h + yardstick.sampling
+        error = jnp.sqrt(variance / jnp.maximum(count, 1))
         if yardstick.metric is None:  # no standard errors to compare with: as long as it moved
             enough = (count >= moved) & (self.tolerance > 0)
         else:

@@ -43,15 +43,15 @@ class ExactWeights:
 class TemperedWeights:
     r"""$e^{\lambda A}$ with the largest $\lambda \le 1$ that keeps ESS at `ess` N, by group.
 
-    With a floor of one half about half as many draws are left to predict with: on the networks of
-    `jalax reproduce neural-network` it comes near PGD, and not quite to it.
+    The floor is what predictions are averaged over. 0.8 was chosen on the networks of `jalax
+    reproduce neural-network` with the splits of seeds 3 and 4, where 0.5 was 0.2 points worse.
 
     Args:
         ess: the floor of the effective sample size, a fraction of N between 0 and 1. JALA-EM's
             `resample_below` must not be above it, or every step would resample.
     """
 
-    ess: float = 0.5
+    ess: float = 0.8
     exact = False
 
     def check(self, resample_below: float) -> None:

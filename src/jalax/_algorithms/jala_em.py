@@ -260,7 +260,7 @@ class JALAEM:
             direction, optimizer, yardstick = self.optimizer.direction(
                 gradient, cloud, memory.optimizer, rate, state.theta, self.project
             )
-            yardstick = yardstick.with_sampling(more - 1)
+            yardstick = yardstick._replace(sampling=more - 1)
         else:
             gradient_of_u = unravel(-gradient)
             theta, optimizer = descend(self.optimizer, gradient_of_u, memory.optimizer, state.theta)

@@ -4,6 +4,7 @@ from ._factor_analysis import factor_analysis as factor_analysis
 from ._families import Binomial as Binomial
 from ._families import Poisson as Poisson
 from ._gaussian import Gaussian as Gaussian
+from ._generator import generator as generator
 from ._hierarchical import hierarchical_normal as hierarchical_normal
 from ._item_response import item_response as item_response
 from ._linear_mixed import linear_mixed as linear_mixed
