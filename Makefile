@@ -10,6 +10,9 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PINS := pyproject.toml constraints.txt
 
+# The tests are mostly compilation: XLA's last level of optimisation costs a third more of it.
+TESTING := XLA_FLAGS=--xla_backend_optimization_level=2
+
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
@@ -19,10 +22,10 @@ demo: $(VENV)/.installed-test
 	$(BIN)/jalax demo
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+	$(TESTING) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 test-all: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(TESTING) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

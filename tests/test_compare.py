@@ -33,6 +33,7 @@ def gaussian_and_student():
         }
 
 
+@pytest.mark.slow
 def test_error_models(gaussian_and_student):
     """Gaussian data: M_G wins; two and three theta, so no probabilities without a prior."""
     result = jalax.compare(gaussian_and_student)
@@ -50,6 +51,7 @@ def test_error_models(gaussian_and_student):
     assert "<table>" in result._repr_html_()
 
 
+@pytest.mark.slow
 def test_a_declared_prior_gives_probabilities(gaussian_and_student):
     """The full evidence of M_G against numerical integration over theta."""
 

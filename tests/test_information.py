@@ -98,6 +98,7 @@ def test_score_and_information_are_unbiased(steadied):
         assert abs(t) < 4
 
 
+@pytest.mark.slow
 def test_stein_takes_out_noise():
     model = prepare_model(jalax.GroupedModel(poisson_gamma, jnp.zeros(()), jnp.array(Y)))
     theta = jnp.asarray(1.3)
@@ -114,6 +115,7 @@ def test_stein_takes_out_noise():
     assert float(steady.noise[0, 0]) < 0.5 * float(plain.noise[0, 0])
 
 
+@pytest.mark.slow
 def test_a_gaussian_posterior_leaves_no_noise():
     """Whatever the particles: score and information of a linear mixed model are exact."""
     data = datasets.sleepstudy()

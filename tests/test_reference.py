@@ -69,6 +69,7 @@ def test_hierarchical_normal(name, precision):
     assert abs(float(fit.theta_average(last=0.25)) - y.mean()) < 0.05
 
 
+@pytest.mark.slow
 def test_pgds_error_grows_with_its_step_size_and_jala_ems_does_not():
     _, pgd, jala = step_size.errors((0.1, 0.4, 0.8))
     assert np.all(np.diff(pgd) > 0)

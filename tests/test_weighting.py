@@ -40,7 +40,7 @@ def test_dead_particles_stay_dead_and_few_living_ones_become_equal():
     log_weights = uneven([5.0, 5.0])
     log_weights[0, :10] = -np.inf
     log_weights[1, 3:] = -np.inf  # three of 50: no exponent gives an ESS of 25
-    softened = jalax.TemperedWeights().soften(jnp.asarray(log_weights))
+    softened = jalax.TemperedWeights(0.5).soften(jnp.asarray(log_weights))
     np.testing.assert_array_equal(np.isfinite(softened.log_weights), np.isfinite(log_weights))
     assert ess(np.asarray(softened.log_weights[0], float)) == pytest.approx(25, rel=1e-3)
     assert ess(np.asarray(softened.log_weights[1], float)) == pytest.approx(3, rel=1e-2)
@@ -114,10 +114,12 @@ def test_many_latents_exact_weights_collapse_tempered_ones_do_not():
             num_steps=200,
         )
 
-    tempered, exact = ends(jalax.TemperedWeights()), ends(jalax.ExactWeights())
+    tempered = ends(jalax.TemperedWeights())
+    with pytest.warns(UserWarning, match="the weights collapsed"):
+        exact = ends(jalax.ExactWeights())
     assert np.median(exact.history["ess"]) < 2
-    assert tempered.history["ess"].min() > 24.9
-    # theta is the mean over 3,000 latents and 25 effective particles of a sum with variance 1/2:
+    assert tempered.history["ess"].min() > 39.9
+    # theta is the mean over 3,000 latents and 40 effective particles of a sum with variance 1/2:
     # its simulation error is below 0.01. ULA's own bias in the mean of a Gaussian is none.
     assert float(tempered.theta) == pytest.approx(y.mean(), abs=0.05)
 

@@ -137,10 +137,16 @@ def _verdict(run: Run, status: Status, end: _finish.Finished) -> tuple[Status, s
 
 
 def _collapsed(run: Run, history: dict[str, Any]) -> str:
-    """Why the weights of the path mean nothing; empty if they do not."""
-    count = np.shape(run.state.log_weights)[-1]
+    """Why the weights of the path mean nothing; empty if they do not.
+
+    Of a grouped model the recorded effective sample size is that of the worst group, and says
+    nothing about the others.
+    """
     exact = run.algorithm.gives_evidence and getattr(run.algorithm, "weights", ExactWeights()).exact
-    if not exact or not history or count < 10 or not np.median(history["ess"]) < 2:
+    count, ess = np.shape(run.state.log_weights)[-1], np.asarray(history.get("ess", ()))
+    if not exact or run.model.num_groups > 1 or count < 10 or ess.size == 0:
+        return ""
+    if not np.median(ess) < 2:  # NaN: it diverged
         return ""
     return (
         f"the weights collapsed: for half of the steps one of the {count} particles carried nearly "

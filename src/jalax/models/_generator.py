@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jalax._model import GroupedModel
 from . import _checks
 from ._gaussian import isotropic_log_density
 
-Theta = dict[str, list[Array] | Array]
+Theta = dict[str, Any]
 
 
 def _picture(theta: Theta, x: Float[Array, " k"]) -> Float[Array, " d"]:
