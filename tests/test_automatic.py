@@ -482,6 +482,7 @@ def test_step_size_rules(x64):
         jalax.auto_step_size(model, theta, key=jax.random.key(0), rule=0.1)
 
 
+@pytest.mark.slow
 def test_confidence_intervals_and_the_users_scale(x64):
     """A positive parameter stays positive, and its standard error is that of the delta method."""
     y = np.random.default_rng(0).normal(2.0, 3.0, 80)

@@ -229,6 +229,7 @@ def test_evidence_against_quadrature_over_a_scalar_latent(build, theta, x64):
     np.testing.assert_allclose(model.exact_log_evidence(theta), np.log(integral), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_exact_answers_transform(x64):
     """jit, vmap and grad in theta, the gradients against finite differences."""
     for model, theta in exact_models():
