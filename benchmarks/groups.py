@@ -63,7 +63,7 @@ def one(num_groups: int, minibatch: int | None) -> dict:
             "compiled": len(compiled) - so_far,
             "steps": len(result.history["ess"]),
             "status": str(result.status),
-            "theta": np.append(np.asarray(result.theta["beta"]), result.theta["log_sd"]).tolist(),
+            "theta": _numbers(result.theta),
             "standard error": _numbers(result.standard_errors()),
             "simulation": _numbers(result.simulation_errors()),
             "log evidence": [result.log_evidence, result.log_evidence_error],

@@ -47,7 +47,7 @@ def imports(name: str, everywhere: bool = True) -> set[str]:
 ALGORITHMS = {"jala_em", "pgd", "ipla", "soul", "sfla"}
 PARTS = [
     *("_types", "_tree", "_weights", "_weighting", "_langevin", "_model", "_static"),
-    *("_resampling", "_options"),
+    *("_resampling", "_options", "_minibatch"),
 ]
 DRIVERS = {f"jalax.{name}" for name in ("_loop", "_drive", "_outcome", "_fit", "_fit_many")}
 

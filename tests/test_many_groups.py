@@ -10,7 +10,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jalax
-from jalax import _information, _model, _weights, models
+from jalax import _information, _minibatch, _model, _weights, models
 from jalax._options import canonical
 from jalax._types import Cloud
 from test_automatic import MIXED
@@ -122,7 +122,7 @@ def run_minibatch(num_particles=30, replicates=2500, refresh=True):
         keys = jax.random.split(key, len(THETA_PATH) - 1)
         state, _ = jax.lax.scan(lambda s, k: algorithm.step(k, model, s), state, keys)
         if refresh:
-            state = jalax._algorithms.jala_em.refreshed(model, state)
+            state = _minibatch.weighed_to_theta(model, state)
         w = _weights.normalise(state.log_weights)
         means = {"x": jnp.sum(w[4] * state.particles[4])}
         group = state.log_evidence_base + _weights.log_mean_exp(state.log_weights)

@@ -16,7 +16,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
-from jalax import _curvature, _information, _model, _tempering, _weights
+from jalax import _curvature, _information, _model, _tempering, _tree, _weights
 from jalax._information import FLAT, Moments
 from jalax._model import Model
 from jalax._options import BRISKLY, QUICKLY
@@ -348,8 +348,7 @@ def start_cloud(key, model: Model, theta: Tree, num_particles: int, scores: bool
     prepared = prepare(key_prepare, AtMode(), model, theta)
     draws = Budget().num_replicates * default_particles(model)
     # The scores are not needed yet; with them it is a program that the finish has a use for too.
-    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(theta))
-    scores = scores and draws * model.num_groups * size <= 10_000_000
+    scores = scores and draws * model.num_groups * _tree.size(theta) <= 10_000_000
     sums, _, (particles, log_w) = _importance(key_draw, model, theta, prepared, draws, scores)
     k_hat = jnp.broadcast_to(sums.k_hat, sums.ess.shape)
     return _thin(key_thin, particles, log_w, k_hat, num_particles)

@@ -38,7 +38,7 @@ FLAT = 0.05
 
 def fits(theta: Tree) -> bool:
     """theta has no more numbers than an information matrix is held for."""
-    return sum(jnp.size(leaf) for leaf in jax.tree.leaves(theta)) <= LIMIT
+    return _tree.size(theta) <= LIMIT
 
 
 class Moments(NamedTuple):
@@ -110,8 +110,7 @@ def moments(
     def sums(part, particles, log_weights, expansion, grad_x):
         return _moments(part, theta, particles, log_weights, num_batches, expansion, grad_x)
 
-    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(theta))
-    each = log_weights.shape[1] * max(4 * size, _model.data_size(model))
+    each = log_weights.shape[1] * max(4 * _tree.size(theta), _model.data_size(model))
     return _model.sum_over_groups(model, sums, particles, log_weights, expansion, grad_x, each=each)
 
 

@@ -56,8 +56,7 @@ def as_preconditioner(model: Model, value: Any) -> Preconditioner:
     """None, a latent-shaped tree (diagonal), or a matrix over the ravelled latent."""
     if value is None:
         return None
-    latent, groups = jax.tree.leaves(model.latent), model.num_groups
-    size = sum(jnp.size(leaf) for leaf in latent)
+    groups, size = model.num_groups, _tree.size(model.latent)
     if isinstance(value, jax.Array) and value.shape in ((size, size), (groups, size, size)):
         matrix = value.reshape((-1, size, size))
         return Dense(matrix, jnp.linalg.cholesky(matrix))
@@ -69,7 +68,7 @@ def check_preconditioner(model: Model, value: Any) -> None:
     """A sentence for a preconditioner whose shape fits neither reading, or is not positive."""
     if value is None or isinstance(value, InverseHessian):
         return
-    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(model.latent))
+    size = _tree.size(model.latent)
     groups = model.num_groups
     shapes = (size, size), (groups, size, size)
     dense = isinstance(value, (jax.Array, np.ndarray)) and value.shape in shapes

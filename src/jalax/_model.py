@@ -192,7 +192,7 @@ def batch_size(model: Model, each: int) -> int | None:
 
 def data_size(model: Model) -> int:
     """Numbers in the data of one group."""
-    return sum(jnp.size(leaf) for leaf in jax.tree.leaves(model.data)) // model.num_groups
+    return _tree.size(model.data) // model.num_groups
 
 
 def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:

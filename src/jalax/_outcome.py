@@ -10,9 +10,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jalax import _finish, _information, _weights
-from jalax._algorithms.jala_em import refreshed
 from jalax._callbacks import Run
 from jalax._drive import is_done
+from jalax._minibatch import weighed_to_theta
 from jalax._model import GroupedModel, Model
 from jalax._replay import Origin
 from jalax._result import FitResult
@@ -24,7 +24,7 @@ from jalax._weighting import ExactWeights, evidence_at_each_step
 def result_of(run: Run, status: Status, message: str) -> FitResult:
     model = run.model
     if getattr(run.algorithm, "minibatch", None) is not None and status != Status.DIVERGED:
-        run.state = _refreshed(model, run.state)
+        run.state = _weighed_to_theta(model, run.state)
     state, history = run.state, dict(run.history)
     if history:
         history["theta"] = _constrain_rows(model, history["theta"])
@@ -46,12 +46,11 @@ def result_of(run: Run, status: Status, message: str) -> FitResult:
         except np.linalg.LinAlgError:
             status = Status.MAX_STEPS
             message = f"{message}; the information about theta is not finite, so it is not improved"
-    value, relative, reason = _path_evidence(run, status, history)
-    collapsed = _collapsed(run, history)
-    if collapsed and status != Status.DIVERGED:
+    collapsed = "" if status == Status.DIVERGED else _collapsed(run, history)
+    if collapsed:
         warnings.warn(collapsed, stacklevel=4)
         message = f"{message}; {collapsed}"
-        value, reason = None, collapsed
+    value, relative, reason = _path_evidence(run, status, history, collapsed)
     # A state on the host (one of many fits) gives arrays to look at like any other.
     theta, particles, log_weights = jax.device_put((theta, particles, log_weights))
     return FitResult(
@@ -88,6 +87,7 @@ def _finish_run(run: Run, theta: Tree) -> _finish.Finished:
         jax.random.fold_in(run.key, 1),
         run.model,
         theta,
+        # The tolerance of a minibatch is for its loop only, and the scoring steps see all groups.
         fraction=0.05 if algorithm.minibatch else float(algorithm.averaging.tolerance) or 0.05,
         project=algorithm.project,
     )
@@ -142,11 +142,10 @@ def _collapsed(run: Run, history: dict[str, Any]) -> str:
     Of a grouped model the recorded effective sample size is that of the worst group, and says
     nothing about the others.
     """
-    exact = run.algorithm.gives_evidence and getattr(run.algorithm, "weights", ExactWeights()).exact
-    count, ess = np.shape(run.state.log_weights)[-1], np.asarray(history.get("ess", ()))
-    if not exact or run.model.num_groups > 1 or count < 10 or ess.size == 0:
+    if not evidence_at_each_step(run.algorithm) or run.model.num_groups > 1:
         return ""
-    if not np.median(ess) < 2:  # NaN: it diverged
+    count, ess = np.shape(run.state.log_weights)[-1], np.asarray(history.get("ess", ()))
+    if count < 10 or ess.size == 0 or not np.median(ess) < 2:
         return ""
     return (
         f"the weights collapsed: for half of the steps one of the {count} particles carried nearly "
@@ -157,11 +156,11 @@ def _collapsed(run: Run, history: dict[str, Any]) -> str:
 
 
 _log_evidence = jax.jit(_weights.log_evidence)
-_refreshed = jax.jit(refreshed)
+_weighed_to_theta = jax.jit(weighed_to_theta)
 
 
 def _path_evidence(
-    run: Run, status: Status, history: dict[str, Any]
+    run: Run, status: Status, history: dict[str, Any], collapsed: str
 ) -> tuple[float | None, bool, str]:
     """The evidence carried along the path, whether it is relative, and why there is none."""
     state = run.state
@@ -182,6 +181,8 @@ def _path_evidence(
         return None, True, reason
     if status == Status.DIVERGED:
         return None, True, "the fit diverged, and an evidence along a broken path means nothing."
+    if collapsed:
+        return None, True, f"{collapsed}."
     if np.any(run.retries):
         reason = "the fit went back and halved its step size, which breaks the path's evidence."
         return None, True, reason

@@ -34,6 +34,11 @@ def global_norm(tree: Tree) -> Float[Array, ""]:
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
+def size(tree: Tree) -> int:
+    """How many numbers it holds."""
+    return sum(jnp.size(leaf) for leaf in jax.tree.leaves(tree))
+
+
 def select(mask: Bool[Array, "..."], a: Tree, b: Tree) -> Tree:
     """`a` where the mask holds, else `b`; the mask covers the leading axes of each leaf."""
 

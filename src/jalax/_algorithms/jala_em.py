@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jalax import _curvature, _information, _langevin, _tree, _weights
+from jalax import _curvature, _information, _langevin, _minibatch, _tree, _weights
 from jalax._langevin import Dense, InverseHessian, Preconditioner
-from jalax._model import GroupedModel, Model, Point, evaluate, weigh
+from jalax._model import Model, Point, evaluate, weigh
 from jalax._options import Optax, descend, require_positive, value_at
 from jalax._resampling import Weighted, resample_low, systematic
 from jalax._step_size import PilotStep
@@ -190,7 +189,7 @@ class JALAEM:
                 raise TypeError(f"JALAEM.{name} must be a jalax.{kind.__name__}, got {value!r}.")
         _langevin.check_preconditioner(model, self.preconditioner)
         if self.minibatch is not None:
-            _check_minibatch(self.minibatch, model)
+            _minibatch.check(self.minibatch, model)
 
     def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:
         self = self.filled(theta)
@@ -226,11 +225,11 @@ class JALAEM:
         if self.minibatch is None:
             return self.advance(key, model, state, self.plan(model, state))
         key_order, key_step = jax.random.split(key)
-        order, index = _visits(key_order, state, self.minibatch)
-        part, some = _groups_of(model, state, index)
-        some = refreshed(part, some)
+        order, index = _minibatch.visits(key_order, state, self.minibatch)
+        part, some = _minibatch.take_out(model, state, index)
+        some = _minibatch.weighed_to_theta(part, some)
         some, info = self.advance(key_step, part, some, self.plan(part, some, model.num_groups))
-        return _put_back(state, index, order, some), info
+        return _minibatch.put_back(state, index, order, some), info
 
     def plan(self, model: Model, state: State, num_groups: int | None = None) -> Change:
         """Lines 4-6: theta_{k+1} = OPT(theta_k, g_k), and how the particles will follow.
@@ -383,91 +382,6 @@ class JALAEM:
         """theta is known well enough: the loop may stop."""
         phase = state.memory.phase
         return jnp.zeros((), bool) if phase is None else phase.number == DONE
-
-
-# --- minibatches of groups ---------------------------------------------------------------------
-
-
-def _check_minibatch(size: Any, model: Model) -> None:
-    if not isinstance(model, GroupedModel):
-        raise ValueError(
-            "JALAEM.minibatch is a number of groups: it needs a jalax.GroupedModel, and this model "
-            "has one joint latent."
-        )
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= model.num_groups:
-        raise ValueError(
-            f"JALAEM.minibatch must be a number of groups, 1 to {model.num_groups}, got {size!r}."
-        )
-
-
-def _visits(key, state: State, size: int) -> tuple[Int[Array, " G"], Int[Array, " B"]]:
-    """The order of visits, shuffled anew when it is used up, and the groups of this step."""
-    order = state.memory.order
-    turn = state.step % (order.size // size)
-    order = _tree.run_if(turn == 0, lambda order: jax.random.permutation(key, order), order)
-    return order, lax.dynamic_slice_in_dim(order, turn * size, size)
-
-
-def _groups_of(model: Model, state: State, index: Int[Array, " B"]) -> tuple[Model, State]:
-    """The model and the state of some groups."""
-    groups = model.num_groups
-
-    def take(leaf):  # a preconditioner may be one for all groups
-        return leaf[index] if leaf.shape[:1] == (groups,) else leaf
-
-    memory, point = state.memory, state.memory.point
-    some = memory._replace(
-        point=Point(point.log_joint[index], jax.tree.map(take, point.grad_x), point.grad_theta),
-        preconditioner=jax.tree.map(take, memory.preconditioner),
-        variance=memory.variance[index],
-    )
-    state = state._replace(
-        particles=jax.tree.map(take, state.particles),
-        log_weights=state.log_weights[index],
-        log_evidence_base=state.log_evidence_base[index],
-        memory=some,
-    )
-    part = model.replace(data=jax.tree.map(lambda leaf: leaf[index], model.data))
-    return part, state
-
-
-def refreshed(model: Model, state: State) -> State:
-    """Weighed to theta_k: a group may have been left where theta was some steps ago."""
-    visit = evaluate(model, state.theta, state.particles)
-    gain = visit.log_joint - state.memory.point.log_joint
-    alive = visit.alive & jnp.isfinite(gain)
-    log_weights = jnp.where(alive, state.log_weights + gain, -jnp.inf)
-    particles, point = weigh(model, state.theta, visit._replace(alive=alive), log_weights)
-    memory = state.memory._replace(point=point)
-    return state._replace(particles=particles, log_weights=log_weights, memory=memory)
-
-
-def _put_back(state: State, index: Int[Array, " B"], order: Int[Array, " G"], some: State) -> State:
-    """The visited groups among the others; theta and what belongs to it are those of `some`."""
-    groups = state.log_weights.shape[0]
-
-    def put(old, new):
-        return old.at[index].set(new) if old.shape[:1] == (groups,) else new
-
-    old, new = state.memory, some.memory
-    memory = new._replace(
-        point=Point(
-            put(old.point.log_joint, new.point.log_joint),
-            jax.tree.map(put, old.point.grad_x, new.point.grad_x),
-            new.point.grad_theta,
-        ),
-        preconditioner=jax.tree.map(put, old.preconditioner, new.preconditioner),
-        variance=put(old.variance, new.variance),
-        order=order,
-    )
-    return State(
-        some.step,
-        some.theta,
-        jax.tree.map(put, state.particles, some.particles),
-        put(state.log_weights, some.log_weights),
-        put(state.log_evidence_base, some.log_evidence_base),
-        memory,
-    )
 
 
 def _start_variance(cloud: Cloud, base: Float[Array, " G"]) -> Float[Array, " G"]:
