@@ -31,6 +31,8 @@ INFORMATION_ERROR = 0.005  # relative Monte-Carlo error allowed in a standard er
 
 
 MOST_DRAWS = 200_000_000  # in all groups together
+MOST_NUMBERS = 200_000_000  # of the data, read for the sake of theta alone
+ROUND_LIMIT = 0.7  # a k-hat that one round of many does not reach by chance
 
 
 class Budget(NamedTuple):
@@ -109,11 +111,16 @@ class Clouds:
         key = jax.random.fold_in(self.key, 1_000_000)
         return Clouds(key, self.budget._replace(max_particles=1, fraction=None))
 
-    def enough(self, variance: np.ndarray, moments: Moments | None) -> bool:
+    def enough(
+        self, model: Model, draws: int, variance: np.ndarray, moments: Moments | None
+    ) -> bool:
         # 0.9: the errors are noisy themselves.
         if not float(np.sqrt(variance.sum())) <= 0.9 * self.budget.error:
             return False
         if moments is None or self.budget.fraction is None:
+            return True
+        # Where theta is still unclear, the finish has another way to look.
+        if draws * _tree.size(model.data) > MOST_NUMBERS:
             return True
         simulation, information = simulation_errors(moments)
         return simulation <= 0.9 * self.budget.fraction and information <= INFORMATION_ERROR
@@ -122,6 +129,7 @@ class Clouds:
         """All draws are independent: the weights' own spread gives the error."""
         sums: Any = None
         each: list[Moments] = []
+        k_hats: list[float] = []
         draws = self.num_particles * self.budget.num_replicates
         scores = self.budget.fraction is not None
         for k in range(self.rounds):
@@ -135,11 +143,12 @@ class Clouds:
             alive = np.isfinite(first)  # not all weights of the group are zero
             squares = np.exp(np.where(alive, second - 2 * np.where(alive, first, 0.0), np.inf))
             variance = np.maximum(squares - 1 / count, 0.0)
-            k_hat = float(np.max(sums.k_hat))
+            k_hats.append(float(now.k_hat))
+            k_hat = _k_of_rounds(k_hats)
             if moments is not None:
                 each.append(moments)
                 moments = _average(each)
-            if self.enough(variance, moments) or not k_hat < IMPORTANCE_BELOW:
+            if self.enough(model, count, variance, moments) or not k_hat < IMPORTANCE_BELOW:
                 break
         return Total(
             "importance",
@@ -171,7 +180,8 @@ class Clouds:
             if self.budget.fraction is not None:
                 each.append(_moments_of_legs(model, theta, leg))
                 moments = _average(each)
-            if self.enough(variance, moments) or not np.isfinite(variance).all():
+            draws = count * self.num_particles
+            if self.enough(model, draws, variance, moments) or not np.isfinite(variance).all():
                 break
         return Total(
             "tempered",
@@ -211,6 +221,12 @@ def simulation_errors(moments: Moments) -> tuple[float, float]:
     changes = np.einsum("ip,bpq,qi->bi", covariance, batches - missing, covariance)
     relative = changes.std(axis=0, ddof=1) / np.sqrt(len(batches)) / np.diagonal(covariance) / 2
     return float(np.sqrt(max(score, 0.0))), float(relative.max())
+
+
+def _k_of_rounds(each: list[float]) -> float:
+    """The mean: the largest of many would be noise, unless it is far beyond that."""
+    worst = max(each)
+    return worst if not worst < ROUND_LIMIT else float(np.mean(each))
 
 
 def _k_of_lines(lines: list[Array]) -> float:
@@ -274,7 +290,7 @@ def _join(a: _Sums, b: _Sums) -> _Sums:
     return _Sums(
         jnp.logaddexp(a.log_sum, b.log_sum),
         jnp.logaddexp(a.log_sum_squares, b.log_sum_squares),
-        jnp.maximum(a.k_hat, b.k_hat),
+        b.k_hat,
         a.ess + b.ess,
     )
 
@@ -306,7 +322,8 @@ def _legs(keys, model, theta, prepared, plan, moves, num_particles: int) -> _tem
 def low_noise(key, model: Model, theta: Tree) -> Moments | None:
     """Moments helped by the curvature at the mode; see `_information.moments`."""
     prepared = prepare(key, AtMode(), model, theta)
-    if prepared.mode.root.ndim != 3 or prepared.mode.x.shape[1] > _curvature.EXPAND_UP_TO:
+    expands = _curvature.expands(prepared.mode.x.shape[1], _tree.size(theta))
+    if prepared.mode.root.ndim != 3 or not expands:
         return None
     return _low_noise(key, model, theta, prepared, 8 * default_particles(model))
 

@@ -17,12 +17,29 @@ from jaxtyping import Array, Float
 from jalax import _tree, _weights
 from jalax._information import Expansion
 from jalax._langevin import Dense, Diagonal, InverseHessian, Preconditioner, as_preconditioner
-from jalax._mode import DENSE_UP_TO, hessian_diagonal, scaled_eigh, symmetric
+from jalax._mode import (
+    DENSE_UP_TO,
+    EIGEN_UP_TO,
+    cholesky_roots,
+    hessian,
+    hessian_diagonal,
+    scaled_eigh,
+    symmetric,
+)
 from jalax._model import Model, log_joint_of_vectors, over_groups
 from jalax._reference import unravel
 from jalax._tree import Tree
 
-EXPAND_UP_TO = 64  # latents of a group: (D, D, P) derivatives are held beyond the Hessian
+# Up to so many latents of a group the score of theta is expanded around their mode; of a few
+# parameters, up to so many pairs of latent and parameter.
+EXPAND_UP_TO = 64
+PAIRS_UP_TO = 1000
+
+
+def expands(latents: int, parameters: int) -> bool:
+    """The (D, D, P) derivatives of a group cost no more than its particles do."""
+    few_pairs = latents <= EIGEN_UP_TO and latents * parameters <= PAIRS_UP_TO
+    return latents <= EXPAND_UP_TO or few_pairs
 
 
 def centre(particles: Tree, log_weights: Float[Array, "G N"]) -> Float[Array, "G D"]:
@@ -33,7 +50,7 @@ def centre(particles: Tree, log_weights: Float[Array, "G N"]) -> Float[Array, "G
 
 
 def inverse_hessian(model: Model, theta: Tree, at: Float[Array, "G D"]) -> Dense | Diagonal:
-    """P at one point a group: dense up to a few hundred latents, diagonal beyond."""
+    """P at one point a group: dense up to two thousand latents, diagonal beyond."""
     log_p = log_joint_of_vectors(model, theta)
 
     def dense(x, data):
@@ -42,8 +59,11 @@ def inverse_hessian(model: Model, theta: Tree, at: Float[Array, "G D"]) -> Dense
         size = jnp.maximum(jnp.abs(size), 10 * jnp.finfo(x.dtype).eps * jnp.max(jnp.abs(size)))
         return scale[:, None] * symmetric(axes, 1 / jnp.sqrt(size))
 
+    def large(x, data):
+        return cholesky_roots(hessian(lambda v: -log_p(v, data), x))[0]
+
     if at.shape[1] <= DENSE_UP_TO:
-        root = over_groups(model, dense, at)
+        root = over_groups(model, dense if at.shape[1] <= EIGEN_UP_TO else large, at)
         return Dense(jnp.einsum("gij,gkj->gik", root, root), root)
 
     def diagonal(x, data):

@@ -23,6 +23,7 @@ from jalax._model import Model
 from jalax._tree import Tree
 
 MAX_SCORING = 6
+UNCLEAR = 0.02  # relative error of a standard error that calls for another look
 MAX_PARTICLES = 500_000  # draws in each group, for one scoring step
 
 
@@ -100,9 +101,10 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
     flat_theta, unravel = ravel_pytree(theta)
     score, noise, complete, missing, batches = (np.asarray(part, float) for part in moments)
     metric = _information.host_metric(complete, missing)
+    unclear = (metric.share < FLAT) | (_share_errors(metric, batches - missing) > UNCLEAR)
     known = metric.share >= FLAT
-    if not known.all():
-        look = _closer(key, model, theta, metric)
+    if unclear.any():
+        look = _closer(key, model, theta, metric, unclear)
         if look is not None:
             score, noise, metric = look
             batches = batches[:1]
@@ -150,7 +152,16 @@ def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> np.ndarray:
     return np.asarray(found.score, float)
 
 
-def _closer(key, model: Model, theta: Tree, metric: Metric) -> tuple | None:
+def _share_errors(metric: Metric, batches: np.ndarray) -> np.ndarray:
+    """Relative error of a standard error in each direction, from the batches' deviations."""
+    if len(batches) < 2:
+        return np.zeros(metric.share.size)
+    changes = np.einsum("pi,bpq,qi->bi", metric.basis, batches, metric.basis)
+    size = changes.std(axis=0, ddof=1) / np.sqrt(len(batches))
+    return size / np.maximum(np.abs(metric.share), FLAT) / 2
+
+
+def _closer(key, model: Model, theta: Tree, metric: Metric, unclear: np.ndarray) -> tuple | None:
     """A second look at directions where nearly all information is missing: noise may hide it.
 
     There the information is found again as the slope of the score. None where the latent is too
@@ -161,7 +172,7 @@ def _closer(key, model: Model, theta: Tree, metric: Metric) -> tuple | None:
         return None
     flat = np.asarray(ravel_pytree(theta)[0], float)
     shares = np.diag(metric.share)
-    for i in np.flatnonzero(metric.share < FLAT):
+    for i in np.flatnonzero(unclear):
         v = 0.3 * metric.basis[:, i]
         up, down = (_score(key, model, flat + side * v, theta) for side in (1, -1))
         shares[i] = shares[:, i] = -metric.basis.T @ (up - down) / 0.6

@@ -28,7 +28,9 @@ from jalax._tree import Tree
 LIMIT = 300  # parameters: the information is a dense matrix, and N scores of this size are held
 
 
-SECOND_DERIVATIVES = 4_000_000  # evaluations of log p for the complete-data information
+# For the complete-data information: evaluations of log p, and numbers of the data read by them.
+SECOND_DERIVATIVES = 4_000_000
+SECOND_NUMBERS = 200_000_000
 
 
 # Less than this share of the complete-data information is no information: theta is at a boundary,
@@ -129,7 +131,9 @@ def _moments(
     scores = _scores(model, theta, particles)  # (G, N, P)
     scores = jnp.where(weights[..., None] > 0, scores, 0.0)
     # P passes over the cloud: of a large one, the first draws of each group will do.
-    few = max(32, SECOND_DERIVATIVES // (flat.size * weights.shape[0]))
+    passes = flat.size * weights.shape[0]
+    numbers = SECOND_NUMBERS // (passes * max(1, _model.data_size(model)))
+    few = max(32, min(SECOND_DERIVATIVES // passes, numbers))
     first = jax.tree.map(lambda x: x[:, :few], particles)
     share = weights[:, :few]
     share = share / jnp.maximum(jnp.sum(share, axis=1, keepdims=True), 1e-30)

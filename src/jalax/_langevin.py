@@ -48,7 +48,7 @@ Preconditioner = Diagonal | Dense | None
 class InverseHessian:
     """As `preconditioner=`: the inverse Hessian of -log p at the particles' mean, by group.
 
-    Taken anew while theta moves, then frozen. Dense up to a few hundred latents, diagonal beyond.
+    Taken anew while theta moves, then frozen. Dense up to two thousand latents, diagonal beyond.
     """
 
 

@@ -1,7 +1,8 @@
 """The mode of p_theta(x, y) in x and the curvature there, for every group.
 
 Small latents: damped Newton on the dense Hessian, which also survives where the Hessian is
-not positive definite. Large ones: L-BFGS, and the diagonal of the Hessian by random probes.
+not positive definite. Larger ones: L-BFGS, and one dense Hessian at its end. The largest: L-BFGS,
+and the diagonal of the Hessian by random probes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from jaxtyping import Array, Bool, Float
 from jalax._model import Model, log_joint_of_vectors, over_groups, ravel_latent
 from jalax._tree import Tree
 
-DENSE_UP_TO = 400  # latents of one group; a dense Hessian beyond is slow to factorise
+EIGEN_UP_TO = 400  # latents of one group; eigenvectors beyond are slow to find
+DENSE_UP_TO = 2000  # a Cholesky factor is still fast
+COLUMNS = 64  # of a Hessian at a time: each is a pass over the data
 NUM_PROBES = 64
 
 
@@ -38,7 +41,7 @@ def find_mode(model: Model, theta: Tree, first: Float[Array, "G D"] | None = Non
     if first is None:
         first = jnp.broadcast_to(example, (model.num_groups, example.size))
     log_p = log_joint_of_vectors(model, theta)
-    one = _newton if example.size <= DENSE_UP_TO else _lbfgs
+    one = _newton if example.size <= EIGEN_UP_TO else _lbfgs
     return over_groups(model, lambda x, data: one(lambda v: log_p(v, data), x), first)
 
 
@@ -46,12 +49,12 @@ def _newton(log_p, x: Float[Array, " D"]) -> Mode:
     """Newton with eigenvalues made positive and a damping that grows when a step fails."""
     eps = jnp.finfo(x.dtype).eps
     tolerance = eps**0.75
-    hessian = jax.hessian(lambda v: -log_p(v))
+    curvature = jax.hessian(lambda v: -log_p(v))
     slope = jax.value_and_grad(log_p)
 
     def look(x):
         value, gradient = slope(x)
-        return value, gradient, *scaled_eigh(hessian(x))
+        return value, gradient, *scaled_eigh(curvature(x))
 
     def body(carry):
         k, x, (value, gradient, eigenvalues, vectors, scale), damping, _ = carry
@@ -145,6 +148,11 @@ def _lbfgs(log_p, x: Float[Array, " D"]) -> Mode:
 
     first = (jnp.zeros((), jnp.int32), x, solver.init(x), jnp.zeros((), bool))
     _, x, _, done = lax.while_loop(lambda c: (c[0] < 500) & ~c[3], body, first)
+    if x.size <= DENSE_UP_TO:
+        root, inverse, positive = cholesky_roots(hessian(loss, x))
+        x = x + root @ (root.T @ jax.grad(log_p)(x))  # Newton's step: L-BFGS stops a little short
+        log_det = jnp.sum(jnp.log(jnp.diagonal(root)))
+        return Mode(x, log_p(x), root, inverse, log_det, positive, done)
 
     diagonal = hessian_diagonal(loss, x)
     top = jnp.max(jnp.abs(diagonal))
@@ -152,6 +160,30 @@ def _lbfgs(log_p, x: Float[Array, " D"]) -> Mode:
     positive = jnp.all(diagonal > 0)
     root, log_det = 1 / jnp.sqrt(size), -0.5 * jnp.sum(jnp.log(size))
     return Mode(x, log_p(x), root, 1 / root, log_det, positive, done)
+
+
+def hessian(loss, x: Float[Array, " D"]) -> Float[Array, "D D"]:
+    """Some columns at a time, to save memory."""
+
+    def column(v):
+        return jax.jvp(jax.grad(loss), (x,), (v,))[1]
+
+    H = lax.map(column, jnp.eye(x.size, dtype=x.dtype), batch_size=COLUMNS)
+    return (H + H.T) / 2
+
+
+def cholesky_roots(
+    H: Float[Array, "D D"],
+) -> tuple[Float[Array, "D D"], Float[Array, "D D"], Bool[Array, ""]]:
+    """R with R R^T = H^{-1}, R^{-1}, and whether H is positive definite; if not, its diagonal."""
+    diagonal = jnp.abs(jnp.diagonal(H))
+    scale = 1 / jnp.sqrt(jnp.maximum(diagonal, 1e-6 * jnp.max(diagonal) + 1e-30))
+    one = jnp.eye(H.shape[0], dtype=H.dtype)
+    factor = jnp.linalg.cholesky(scale[:, None] * H * scale)
+    positive = jnp.all(jnp.isfinite(factor))
+    factor = jnp.where(positive, factor, one)
+    root = scale[:, None] * jax.scipy.linalg.solve_triangular(factor, one, lower=True).T
+    return root, factor.T / scale, positive
 
 
 def hessian_diagonal(loss, x: Float[Array, " D"]) -> Float[Array, " D"]:

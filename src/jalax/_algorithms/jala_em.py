@@ -302,7 +302,8 @@ class JALAEM:
             metric = _tree.run_if(jnp.asarray(moving), anew, metric)
         here = metric if ours else anew(None)
         expansion = None
-        if newton and isinstance(here, Dense) and at.shape[1] <= _curvature.EXPAND_UP_TO:
+        expands = _curvature.expands(at.shape[1], _tree.size(state.theta))
+        if newton and isinstance(here, Dense) and expands:
             at = _curvature.newton(model, state.theta, at, here.matrix)
             expansion = _curvature.expansion(model, state.theta, at, here.matrix)
         return metric, Local(at, here, expansion)
