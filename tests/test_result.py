@@ -196,9 +196,9 @@ def test_summary(result, grouped):
 def test_summary_names_the_leaves_of_theta(result):
     theta = {"mean": jnp.array(1.25), "scale": jnp.arange(10.0)}
     text = dataclasses.replace(result, theta=theta).summary()
-    assert "theta['mean']" in text
+    assert "  mean  " in text
     assert "1.25" in text
-    assert "theta['scale']" in text
+    assert "  scale  " in text
     assert "(10 in all)" in text
 
 

@@ -73,7 +73,14 @@ def prepare_theta(theta: Tree, model: Model) -> Tree:
         if not np.isfinite(np.asarray(leaf)).all():
             name = "theta" + jax.tree_util.keystr(path)
             raise ValueError(f"the start value {name} is not finite: {leaf}.")
-    return theta
+    free = model.unconstrained(theta)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(free):
+        if not np.isfinite(np.asarray(leaf)).all():
+            name = jax.tree_util.keystr(path)
+            raise ValueError(
+                f"the start value theta{name} is outside or at the edge of its constraint: {theta}."
+            )
+    return free
 
 
 def _float_leaf(name: str):

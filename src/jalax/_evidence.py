@@ -143,9 +143,20 @@ def log_evidence(
         raise ValueError(f"error is the standard error asked for, positive; got {error}.")
     budget = Budget(num_particles, num_replicates, max_particles, error)
     evidence, _ = estimate(key, model, theta, budget, reference, moves)
-    for message in evidence.messages:
-        warnings.warn(f"log_evidence: {message}.", stacklevel=2)
+    _warn(evidence, stacklevel=3)
     return evidence
+
+
+def log_evidence_at(key, model: Model, free: Tree) -> Evidence:
+    """`log_evidence` with its defaults, at a theta on the fit's scale."""
+    evidence, _ = estimate(key, model, free, Budget())
+    _warn(evidence, stacklevel=4)
+    return evidence
+
+
+def _warn(evidence: Evidence, stacklevel: int) -> None:
+    for message in evidence.messages:
+        warnings.warn(f"log_evidence: {message}.", stacklevel=stacklevel)
 
 
 def estimate(

@@ -78,10 +78,10 @@ class Uncertainty:
 
 
 def names_of(theta: Tree) -> tuple[str, ...]:
-    """One name for each number of theta: theta['beta'][2]."""
+    """One name for each number of theta: beta[2]."""
     names = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
-        name = "theta" + jax.tree_util.keystr(path)
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
         shape = np.shape(leaf)
         names += [name + (f"[{', '.join(map(str, i))}]" if i else "") for i in np.ndindex(shape)]
     return tuple(names)

@@ -276,10 +276,11 @@ def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
     """First states, with what the checks want to see of their particles."""
 
     def begin(key, inputs: _Inputs):
-        cloud = inputs.start(key, inputs.model, inputs.theta, num_particles)
+        theta = inputs.model.unconstrained(inputs.theta)
+        cloud = inputs.start(key, inputs.model, theta, num_particles)
         key_init = jax.random.fold_in(key, 1)
-        state = inputs.algorithm.init(key_init, inputs.model, inputs.theta, cloud)
-        seen = _checks.look(inputs.model, inputs.theta, cloud.particles)
+        state = inputs.algorithm.init(key_init, inputs.model, theta, cloud)
+        seen = _checks.look(inputs.model, theta, cloud.particles)
         return state, (*seen, cloud.log_weights), (cloud.k_hat, cloud.log_evidence_error)
 
     in_axes = jax.tree.structure(inputs).unflatten(axes)
@@ -299,7 +300,7 @@ def _lane(run: Run, one: _Inputs, states: Any, i: int, key: jax.Array) -> Run:
         first_step=run.first_step,
         num_steps=run.num_steps,
         start=one.start,
-        theta_0=one.theta,
+        theta_0=one.model.unconstrained(one.theta),
         records=records,
         retries=run.retries[i],
         began=run.began,

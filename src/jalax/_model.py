@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,24 @@ from jaxtyping import Array, Bool, Float
 from jalax import _tree, _weights
 from jalax._static import Static, traced_once
 from jalax._tree import Tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Outside:
+    """How a model's numbers look to the user, where that is not how the fit sees them.
+
+    Attributes:
+        unconstrain: the user's theta to the fit's, the inverse of `Model.constrain`. With it,
+            start values are on the user's scale.
+        latent: `(theta, x, data)`, theta on the user's scale: x as the user knows it.
+        derived: `(theta, x, data)`: what else the model computes from them.
+        labels: a name for each number of the user's theta.
+    """
+
+    unconstrain: Static | None = None
+    latent: Static | None = None
+    derived: Static | None = None
+    labels: tuple[str, ...] | None = None
 
 
 class Model:
@@ -42,6 +61,7 @@ class Model:
     data: Tree
     theta: Tree
     group_batch: int | None = None
+    outside: Outside = Outside()
 
     def __init__(
         self,
@@ -82,7 +102,8 @@ class Model:
         unknown = set(changes) - set(names)
         if unknown:
             raise TypeError(f"replace takes {', '.join(names)}, not {sorted(unknown)}.")
-        copy = self.tree_unflatten((self.log_joint, self.constrain, None), (None, None, None))
+        aux = self.log_joint, self.constrain, None, self.outside
+        copy = self.tree_unflatten(aux, (None, None, None))
         for name in names:
             setattr(copy, name, changes.get(name, getattr(self, name)))
         copy._check_group_batch()
@@ -98,22 +119,27 @@ class Model:
     def refreshed(self) -> Model:
         """A copy whose functions are keyed by what they read now, not when it was built."""
         constrain = None if self.constrain is None else self.constrain.fresh()
-        aux = (self.log_joint.fresh(), constrain, self.group_batch)
+        aux = (self.log_joint.fresh(), constrain, self.group_batch, self.outside)
         return self.tree_unflatten(aux, (self.latent, self.data, self.theta))
 
     def constrained(self, theta: Tree) -> Tree:
         """theta on the user's scale."""
         return theta if self.constrain is None else self.constrain(theta)
 
+    def unconstrained(self, theta: Tree) -> Tree:
+        """A start value on the fit's scale."""
+        return theta if self.outside.unconstrain is None else self.outside.unconstrain(theta)
+
     def tree_flatten_with_keys(self):
         keys = [jax.tree_util.GetAttrKey(name) for name in ("latent", "data", "theta")]
         children = zip(keys, (self.latent, self.data, self.theta), strict=True)
-        return tuple(children), (self.log_joint, self.constrain, self.group_batch)
+        aux = self.log_joint, self.constrain, self.group_batch, self.outside
+        return tuple(children), aux
 
     @classmethod
     def tree_unflatten(cls, aux, children):
         model = object.__new__(cls)  # children may be tracers or placeholders: no checks here
-        model.log_joint, model.constrain, model.group_batch = aux
+        model.log_joint, model.constrain, model.group_batch, model.outside = aux
         model.latent, model.data, model.theta = children
         return model
 
@@ -278,6 +304,12 @@ def weigh(
     grad_theta, _ = visit.pull(weights)
     first = visit.particles, Point(visit.log_joint, visit.grad_x, grad_theta)
     return _tree.run_if(~jnp.all(visit.alive), revisit, first)
+
+
+def at_particles(function: Callable, model: Model, theta: Tree, particles: Tree) -> Tree:
+    """`function(theta, x, data)` of one group at every particle of every group."""
+    per_particle = jax.vmap(function, in_axes=(None, 0, None))
+    return over_groups(model, lambda x, data: per_particle(theta, x, data), particles)
 
 
 def ravel_latent(model: Model) -> tuple[Array, Callable[[Array], Tree]]:

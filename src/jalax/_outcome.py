@@ -13,7 +13,7 @@ from jalax import _finish, _information, _weights
 from jalax._callbacks import Run
 from jalax._drive import is_done
 from jalax._minibatch import weighed_to_theta
-from jalax._model import GroupedModel, Model
+from jalax._model import GroupedModel, Model, at_particles
 from jalax._replay import Origin
 from jalax._result import FitResult
 from jalax._tree import Tree
@@ -28,7 +28,7 @@ def result_of(run: Run, status: Status, message: str) -> FitResult:
     state, history = run.state, dict(run.history)
     if history:
         history["theta"] = _constrain_rows(model, history["theta"])
-    particles, log_weights = state.particles, state.log_weights
+    particles, log_weights = _outside(model, state), state.log_weights
     if not isinstance(model, GroupedModel):
         particles = jax.tree.map(lambda leaf: leaf[0], particles)
         log_weights = log_weights[0]
@@ -78,7 +78,20 @@ def result_of(run: Run, status: Status, message: str) -> FitResult:
         ),
         saved_evidence=None if finished is None else finished.evidence,
         saved_uncertainty=None if finished is None else finished.uncertainty,
+        labels=model.outside.labels,
     )
+
+
+def _outside(model: Model, state: Any) -> Tree:
+    """The particles as the user knows them."""
+    if model.outside.latent is None:
+        return state.particles
+    return _compiled_at_particles(
+        model.outside.latent, model, model.constrained(state.theta), state.particles
+    )
+
+
+_compiled_at_particles = jax.jit(at_particles, static_argnums=0)
 
 
 def _finish_run(run: Run, theta: Tree) -> _finish.Finished:

@@ -15,7 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jalax import _store, _weights
-from jalax._evidence import Evidence, log_evidence
+from jalax._evidence import Evidence, log_evidence_at
 from jalax._finish import Uncertainty, as_dict, from_dict, names_of, uncertainty_at
 from jalax._replay import replay
 from jalax._resampling import draw_ancestors, systematic
@@ -88,6 +88,12 @@ class FitResult:
     origin: Any = None  # the model, algorithm and start in memory; None when read from a file
     saved_evidence: Evidence | None = None  # of the finish, or read from a file
     saved_uncertainty: Uncertainty | None = None
+    labels: tuple[str, ...] | None = None  # names for the numbers of theta, where the model has any
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One name for each number of theta."""
+        return names_of(self.theta) if self.labels is None else self.labels
 
     @property
     def weights(self) -> jax.Array:
@@ -133,7 +139,7 @@ class FitResult:
         if not self.origin.algorithm.gives_evidence:
             return None
         key = jax.random.fold_in(self.origin.key, 1)
-        return log_evidence(self.origin.model, self.free, key=key)
+        return log_evidence_at(key, self.origin.model, self.free)
 
     @property
     def log_evidence(self) -> float | None:
@@ -215,7 +221,7 @@ class FitResult:
         if isinstance(self.state, SavedState):
             raise ValueError("evidence_check needs the fit itself, not a result from a file.")
         key_fresh, key_replay = jax.random.split(key)
-        fresh = log_evidence(self.origin.model, self.state.theta, key=key_fresh)
+        fresh = log_evidence_at(key_fresh, self.origin.model, self.state.theta)
         return EvidenceCheck(fresh, self.replay(key_replay, num_replicates=num_replicates))
 
     def replay(self, key, *, num_particles: int | None = None, num_replicates: int = 8) -> Evidence:
@@ -279,12 +285,13 @@ class FitResult:
         """Estimates, with their errors where these are known already."""
         if self.saved_uncertainty is None:
             return [
-                f"  {'theta' + jax.tree_util.keystr(path):<24} {_numbers(np.asarray(leaf))}"
+                f"  {jax.tree_util.keystr(path, simple=True, separator='.') or 'theta':<24} "
+                f"{_numbers(np.asarray(leaf))}"
                 for path, leaf in jax.tree_util.tree_leaves_with_path(self.theta)
             ]
         values = np.asarray(ravel_pytree(self.theta)[0], float)
         known = self.saved_uncertainty
-        names = names_of(self.theta)
+        names = self.names
         errors, simulation = known.errors(known.covariance), known.errors(known.simulation)
         lines = [f"  {'':<24} {'estimate':>12} {'std. error':>12} {'simulation':>12}"]
         for row in list(zip(names, values, errors, simulation, strict=True))[:30]:
@@ -311,7 +318,7 @@ class FitResult:
         from jalax._checkpoint import flatten_state
 
         arrays: dict[str, np.ndarray] = {}
-        meta = {name: getattr(self, name) for name in _PLAIN}
+        meta = {name: getattr(self, name) for name in (*_PLAIN, "labels")}
         for name in _TREES:
             meta[name] = _store.pack(name, getattr(self, name), arrays)
         if isinstance(self.state, SavedState):
@@ -349,8 +356,9 @@ def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
             other than dict, list and tuple.
     """
     header, arrays = _store.read(path, "result")
-    plain = {name: header[name] for name in _PLAIN}
+    plain: dict[str, Any] = {name: header[name] for name in _PLAIN}
     plain["status"] = Status(plain["status"])
+    labels = header.get("labels")
     trees = {}
     for name in _TREES:
         trees[name] = _store.unpack(header[name], arrays, getattr(like, name, None))
@@ -369,6 +377,7 @@ def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
         state=state,
         saved_evidence=evidence,
         saved_uncertainty=None if known is None else from_dict(known),
+        labels=None if labels is None else tuple(labels),
     )
 
 
