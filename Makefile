@@ -1,6 +1,7 @@
 # Every target builds what it needs: a virtual environment in .venv, from the pins in constraints.txt.
 #   make demo                     the demonstration: JALA-EM against PGD and SOUL
 #   make test                     lint, then the tests and docstring examples (all but the slow ones)
+#   make test-browser             the HTML report and a notebook in headless Chromium
 #   make PYTHON=python3.12 test   the same with another interpreter (remove .venv first)
 
 PYTHON ?= python3
@@ -16,16 +17,20 @@ TESTING := XLA_FLAGS=--xla_backend_optimization_level=2
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
-.PHONY: demo test test-all lint format bench clean
+.PHONY: demo test test-all test-browser lint format bench clean
 
-demo: $(VENV)/.installed-test
+demo: $(VENV)/.installed
 	$(BIN)/jalax demo
 
 test: lint
-	$(TESTING) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+	$(TESTING) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not browser"
 
 test-all: lint
-	$(TESTING) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(TESTING) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not browser"
+
+# Needs Debian's chromium (apt-get install chromium).
+test-browser: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m browser
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -48,6 +53,11 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "jalax needs Python 3.11 or later, $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
+$(VENV)/.installed: $(PINS) | $(BIN)/python
+	@echo "installing jalax into $(VENV) (a minute the first time)"
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	@touch $@
+
 $(VENV)/.installed-test: $(PINS) | $(BIN)/python
 	@echo "installing jalax[test] into $(VENV) (a few minutes the first time)"
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[test]"
@@ -56,4 +66,4 @@ $(VENV)/.installed-test: $(PINS) | $(BIN)/python
 $(VENV)/.installed-dev: $(PINS) | $(BIN)/python
 	@echo "installing jalax[dev] into $(VENV) (a few minutes the first time)"
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
-	@touch $@ $(VENV)/.installed-test
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-test

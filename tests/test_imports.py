@@ -175,6 +175,7 @@ PUBLIC = [
     *("transport", "load", "FitResult", "Given", "FromSampler", "progress_bar", "checkpoint"),
     *("stop_when", "time_limit", "systematic", "stratified", "multinomial", "residual"),
     *("Optax", "Schedule", "State", "Info", "Status", "Callback", "models", "datasets"),
+    *("mixed", "from_numpyro", "Constrained", "compare", "log_evidence", "group_by"),
 ]
 
 

@@ -16,6 +16,7 @@ from jalax._callbacks import time_limit as time_limit
 from jalax._checkpoint import checkpoint as checkpoint
 from jalax._compare import Comparison as Comparison
 from jalax._compare import compare as compare
+from jalax._constrained import Constrained as Constrained
 from jalax._evidence import Evidence as Evidence
 from jalax._evidence import log_evidence as log_evidence
 from jalax._finish import Uncertainty as Uncertainty
@@ -25,8 +26,11 @@ from jalax._fit_many import fit_many as fit_many
 from jalax._groups import Groups as Groups
 from jalax._groups import group_by as group_by
 from jalax._langevin import InverseHessian as InverseHessian
+from jalax._mixed import MixedResult as MixedResult
+from jalax._mixed import mixed as mixed
 from jalax._model import GroupedModel as GroupedModel
 from jalax._model import Model as Model
+from jalax._numpyro import from_numpyro as from_numpyro
 from jalax._options import Optax as Optax
 from jalax._options import Schedule as Schedule
 from jalax._reference import AtMode as AtMode

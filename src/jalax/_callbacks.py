@@ -7,6 +7,7 @@ A callback is an object with `begin(run)`, `after_chunk(run) -> Stop | None` and
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import sys
 import time
 from collections.abc import Callable
@@ -41,6 +42,7 @@ class Run:
     num_steps: int
     start: Any = None  # None: it goes on from a state
     theta_0: Tree = None
+    fit_key: jax.Array | None = None  # the user's
     many: bool = False
     diverged: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
     retries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), int))
@@ -131,13 +133,13 @@ class progress_bar(Callback):
     def begin(self, run: Run) -> None:
         if not _interactive():
             return
-        from tqdm.auto import tqdm
-
+        tqdm, file = _bar_and_file()
         self._bar = tqdm(
             total=run.last_step,
             initial=run.step,
             desc=type(run.algorithm).__name__,
             unit="step",
+            file=file,
             dynamic_ncols=True,
         )
 
@@ -148,9 +150,13 @@ class progress_bar(Callback):
         self._bar.update(run.step - self._bar.n)
 
     def end(self, run: Run) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        if self._bar is None:
+            return
+        if _settled(run):  # before all the steps it might have taken: the bar is full
+            self._bar.total = self._bar.n
+            self._bar.refresh()
+        self._bar.close()
+        self._bar = None
 
 
 def progress_line(run: Run) -> str:
@@ -177,12 +183,37 @@ def progress_line(run: Run) -> str:
     return f"{PHASES[int(np.nanmedian(run.latest('phase')))]}: {line}"
 
 
+def _settled(run: Run) -> bool:
+    if getattr(run.state.memory, "phase", None) is None or not run.history:
+        return False
+    return bool(np.all(run.latest("phase") == len(PHASES) - 1))
+
+
 def _over_fits(leaf: np.ndarray, axis: int | None) -> np.ndarray:
     return leaf if axis is None else np.nanmedian(leaf, axis=axis)
 
 
 def _interactive() -> bool:
-    if sys.stderr is not None and sys.stderr.isatty():
-        return True
+    return (sys.stderr is not None and sys.stderr.isatty()) or _in_notebook()
+
+
+def _in_notebook() -> bool:
     shell = sys.modules.get("IPython")
     return shell is not None and "IPKernelApp" in getattr(shell.get_ipython(), "config", {})
+
+
+def _bar_and_file() -> tuple[Any, Any]:
+    """A widget in a notebook that has ipywidgets, else a line of text.
+
+    `tqdm.auto` would warn in a notebook without them. There the line goes to the standard output:
+    notebooks set the other on a red ground.
+    """
+    from tqdm.std import tqdm
+
+    if not _in_notebook():
+        return tqdm, None
+    if importlib.util.find_spec("ipywidgets") is None:
+        return tqdm, sys.stdout
+    from tqdm.notebook import tqdm as widget
+
+    return widget, None

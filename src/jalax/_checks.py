@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import jax
@@ -39,7 +40,7 @@ def prepare_model(model: Any) -> Model:
             f"model must be a jalax.Model or jalax.GroupedModel, got {type(model).__name__}."
         )
     latent = jax.tree_util.tree_map_with_path(_float_leaf("latent"), model.latent)
-    data = jax.tree_util.tree_map_with_path(_data_leaf, model.data)
+    data = jax.tree_util.tree_map_with_path(data_leaf, model.data)
     if isinstance(model, GroupedModel):
         check_mask(data)
     return model.refreshed().replace(latent=latent, data=data)
@@ -59,15 +60,20 @@ def check_mask(data: Tree) -> None:
         )
 
 
-def prepare_theta(theta: Tree, model: Model) -> Tree:
+def prepare_theta(theta: Tree, model: Model, least: int = 1) -> Tree:
+    """The start value on the fit's scale; `least`: how many numbers there must be."""
     theta = model.theta if theta is None else theta
     if theta is None:
         raise ValueError(
             "theta is missing: pass a start value, jalax.fit(model, theta_0, ...), or give the "
             "model one with theta=."
         )
-    if not jax.tree.leaves(theta):
-        raise ValueError("theta is empty: there is nothing to fit; see jalax.transport.")
+    if len(jax.tree.leaves(theta)) < least:
+        raise ValueError(
+            "theta is empty: there is nothing to fit. In a NumPyro model turn a hyper-parameter "
+            "into numpyro.param; for the evidence alone use jalax.log_evidence, to move particles "
+            "jalax.transport."
+        )
     theta = jax.tree_util.tree_map_with_path(_float_leaf("theta"), theta)
     for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
         if not np.isfinite(np.asarray(leaf)).all():
@@ -100,7 +106,7 @@ def _float_leaf(name: str):
     return convert
 
 
-def _data_leaf(path, leaf):
+def data_leaf(path, leaf):
     where = "data" + jax.tree_util.keystr(path)
     given = np.asarray(leaf) if not isinstance(leaf, jax.Array) else leaf
     if given.dtype == object or given.dtype.kind in "USMm":
@@ -150,6 +156,7 @@ def check_start(
     value, alive = (_look if is_concrete(inputs) else look)(*inputs)
     if is_concrete((value, cloud.log_weights)):
         check_values(value, alive, cloud.log_weights, num_steps, weighted)
+        _warn_of_walls(*inputs)
         known = cloud.log_evidence is None or np.all(np.isfinite(np.asarray(cloud.log_evidence)))
         if not known:
             raise ValueError(f"the start's log_evidence is not finite: {cloud.log_evidence}.")
@@ -164,6 +171,40 @@ def look(model: Model, theta: Tree, particles: Tree):
 _look = jax.jit(look, compiler_options=QUICKLY)
 
 
+def _warn_of_walls(model: Model, theta: Tree, particles: Tree) -> None:
+    """log_joint is -inf a little way outside the particles: they will run into it.
+
+    The start's own particles do not show it where they were resampled by weight.
+    """
+    wide = _twice_as_far(particles)
+    value, _ = _look(model, theta, wide)
+    if not np.isneginf(value).any():
+        return
+    share = float(np.mean(np.isneginf(value) & ~np.asarray(_is_steep(model, theta, wide))))
+    if share > 0:
+        warnings.warn(
+            f"log_joint is -inf at {share:.1%} of the points up to twice as far out as the start "
+            "particles, a hard constraint: particles that run into it die, which biases the "
+            "weights. Put the latent on an unconstrained scale, for example by jalax.Constrained.",
+            stacklevel=4,
+        )
+
+
+@jax.jit
+def _twice_as_far(particles: Tree) -> Tree:
+    middle = jax.tree.map(lambda x: jnp.mean(x, axis=1, keepdims=True), particles)
+    return jax.tree.map(lambda x, m: m + 2 * (x - m), particles, middle)
+
+
+@partial(jax.jit, compiler_options=QUICKLY)
+def _is_steep(model: Model, theta: Tree, particles: Tree):
+    """The gradient is infinite, as at an overflow of log p; not so behind a wall,
+    jnp.where(x > 0, ..., -jnp.inf), where only log p is."""
+    grad_x = _model.evaluate(model, theta, particles).grad_x
+    steep = [jnp.isinf(g).any(axis=tuple(range(2, g.ndim))) for g in jax.tree.leaves(grad_x)]
+    return jnp.any(jnp.stack(steep), axis=0)
+
+
 def check_values(value: Any, alive: Any, log_weights: Any, num_steps: int, weighted: bool) -> None:
     """Every start particle has a finite log p; float32 has the resolution for the weights."""
     value, alive, log_weights = np.asarray(value), np.asarray(alive), np.asarray(log_weights)
@@ -174,8 +215,9 @@ def check_values(value: Any, alive: Any, log_weights: Any, num_steps: int, weigh
         raise ValueError(
             f"log_joint is not finite at the start for {bad.sum()} of {bad.size} particles (first: "
             f"{place}, {value[group, particle]}). -inf means a hard constraint, which breaks the "
-            "weights: map the latent to an unconstrained scale; NaN or +inf: check the start "
-            "particles, theta and the data for values outside the model's domain."
+            "weights: map the latent to an unconstrained scale, for example by jalax.Constrained; "
+            "NaN or +inf: check the start particles, theta and the data for values outside the "
+            "model's domain."
         )
     if not alive.all():
         raise ValueError(

@@ -319,12 +319,15 @@ def _legs(keys, model, theta, prepared, plan, moves, num_particles: int) -> _tem
     return jax.vmap(leg)(keys)
 
 
+def has_low_noise(model: Model, theta: Tree) -> bool:
+    return _curvature.expands(_tree.size(model.latent), _tree.size(theta))
+
+
 def low_noise(key, model: Model, theta: Tree) -> Moments | None:
     """Moments helped by the curvature at the mode; see `_information.moments`."""
-    prepared = prepare(key, AtMode(), model, theta)
-    expands = _curvature.expands(prepared.mode.x.shape[1], _tree.size(theta))
-    if prepared.mode.root.ndim != 3 or not expands:
+    if not has_low_noise(model, theta):
         return None
+    prepared = prepare(key, AtMode(), model, theta)
     return _low_noise(key, model, theta, prepared, 8 * default_particles(model))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,9 @@ from jalax._information import LIMIT, moments
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
 from jalax._tree import Tree
+
+if TYPE_CHECKING:
+    from jalax._export.tables import Summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,53 +59,20 @@ class Comparison:
         a, b = by_name[first], by_name[second]
         return a.log_evidence - b.log_evidence, float(np.hypot(a.error, b.error))
 
-    def _table(self) -> list[list[str]]:
-        head = ["model", f"log evidence ({self.kind})", "difference", "theta", "ess", "k-hat"]
-        head += ["probability", "warnings"]
-        lines = [head]
-        for row in self.rows:
-            probability = "-" if row.probability is None else f"{row.probability:.3f}"
-            lines.append(
-                [
-                    row.name,
-                    f"{row.log_evidence:.2f} +- {row.error:.2f}",
-                    f"{row.difference:.2f} +- {row.difference_error:.2f}",
-                    str(row.num_theta),
-                    f"{row.ess:.2f}",
-                    f"{row.k_hat:.2f}",
-                    probability,
-                    "; ".join(row.warnings),
-                ]
-            )
-        return lines
+    def summary(self) -> Summary:
+        """The models in a table: a string, shown as HTML in a notebook."""
+        from jalax._export.comparison import summarise
 
-    def __str__(self) -> str:
-        import io
-
-        from rich.console import Console
-        from rich.table import Table
-
-        head, *body = self._table()
-        table = Table(*head)
-        for line in body:
-            table.add_row(*line)
-        console = Console(file=io.StringIO(), width=120)
-        console.print(table)
-        console.print(self.note)
-        return console.file.getvalue()  # type: ignore[attr-defined]
+        return summarise(self)
 
     def __repr__(self) -> str:
-        return str(self)
+        return self.summary()
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        head, *body = self._table()
-        top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in body
-        )
-        return f"<table><tr>{top}</tr>{rows}</table><p>{escape(self.note)}</p>"
+        return self.summary()._repr_html_()
 
     def to_dataframe(self) -> Any:
         """A pandas DataFrame, one row a model."""
@@ -114,22 +84,17 @@ class Comparison:
         return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows]).set_index("name")
 
     def plot(self, ax: Any = None) -> Any:
-        """Differences in log-evidence with two standard errors."""
-        from matplotlib import pyplot as plt
+        """Differences in log-evidence to the best model, with two standard errors.
 
-        if ax is None:
-            _, ax = plt.subplots(figsize=(5, 0.5 * len(self.rows) + 1), layout="constrained")
-        place = np.arange(len(self.rows))[::-1]
-        ax.errorbar(
-            [row.difference for row in self.rows],
-            place,
-            xerr=[2 * row.difference_error for row in self.rows],
-            fmt="o",
-            capsize=3,
-        )
-        ax.set_yticks(place, [row.name for row in self.rows])
-        ax.set_xlabel("log evidence, difference to the best")
-        return ax
+        Args:
+            ax: matplotlib axes to draw on; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        from jalax._export.comparison import plot_compare
+
+        return plot_compare(self, ax)
 
 
 def observations(data: Tree) -> Tree:

@@ -134,7 +134,7 @@ def log_evidence(
     _checks.check_key(key)
     assert key is not None
     model = _checks.prepare_model(model)
-    theta = _checks.prepare_theta(theta, model)
+    theta = _checks.prepare_theta(theta, model, least=0)  # nothing is fitted
     _checks.check_log_joint(model, theta)
     if num_particles is not None:
         num_particles = _checks.check_count("num_particles", num_particles, 25)
@@ -187,7 +187,7 @@ def estimate(
         if k == NUM_REFITS:
             break
         # The pilot's cloud knows the posterior better than its reference did: measure against it.
-        prepared = refit(plan.particles, plan.log_weights)
+        prepared = refit(prepared, plan.particles, plan.log_weights)
         total = try_importance(prepared)
         if total is not None:
             return _report(total, messages, int(plan.num), clouds), total.moments

@@ -23,6 +23,7 @@ from jalax._model import Model
 from jalax._tree import Tree
 
 MAX_SCORING = 6
+WIDE = 3.0  # a standard error, relative to 1 + |theta|, that calls for a look at its maximum
 UNCLEAR = 0.02  # relative error of a standard error that calls for another look
 MAX_PARTICLES = 500_000  # draws in each group, for one scoring step
 
@@ -102,15 +103,16 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
     score, noise, complete, missing, batches = (np.asarray(part, float) for part in moments)
     metric = _information.host_metric(complete, missing)
     unclear = (metric.share < FLAT) | (_share_errors(metric, batches - missing) > UNCLEAR)
-    known = metric.share >= FLAT
     if unclear.any():
         look = _closer(key, model, theta, metric, unclear)
         if look is not None:
             score, noise, metric = look
             batches = batches[:1]
-        known = metric.share >= FLAT
-        for i in np.flatnonzero(~known):
-            known[i] = look is not None and _is_parabola(key, model, theta, score, metric, int(i))
+    known = metric.share >= FLAT
+    doubtful = ~known | _is_wide(metric, np.asarray(flat_theta, float))
+    if doubtful.any() and _clouds.has_low_noise(model, theta):
+        for i in np.flatnonzero(doubtful):
+            known[i] = _is_parabola(key, model, theta, score, metric, int(i))
     share = np.where(known, metric.share, np.inf)
     inverse = (metric.basis / share) @ metric.basis.T  # I^{-1}, nothing in flat directions
     step = inverse @ score
@@ -150,6 +152,16 @@ def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> np.ndarray:
     found = _clouds.low_noise(key, model, unravel(jnp.asarray(flat, start.dtype)))
     assert found is not None
     return np.asarray(found.score, float)
+
+
+def _is_wide(metric: Metric, theta: np.ndarray) -> np.ndarray:
+    """Directions with so large a standard error that the likelihood may have no maximum there.
+
+    Where the latent does not depend on a parameter any more (a standard deviation near zero that
+    multiplies it), nothing is missing, but there is no information either.
+    """
+    errors = np.abs(metric.basis) / np.sqrt(np.maximum(metric.share, 1e-12))
+    return (errors > WIDE * (1 + np.abs(theta))[:, None]).any(axis=0)
 
 
 def _share_errors(metric: Metric, batches: np.ndarray) -> np.ndarray:

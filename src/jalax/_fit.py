@@ -115,6 +115,7 @@ def fit(
         num_steps=num_steps,
         start=begin,
         theta_0=first.theta,
+        fit_key=key,
     )
     for callback in callbacks:
         if isinstance(callback, checkpoint) and callback.exists():

@@ -17,6 +17,11 @@ from jalax._static import Static, traced_once
 from jalax._tree import Tree
 
 
+def static(function: Callable) -> Static:
+    """A function as the key of a compiled program; see `_static`."""
+    return Static.of(function)
+
+
 @dataclasses.dataclass(frozen=True)
 class Outside:
     """How a model's numbers look to the user, where that is not how the fit sees them.
@@ -27,12 +32,29 @@ class Outside:
         latent: `(theta, x, data)`, theta on the user's scale: x as the user knows it.
         derived: `(theta, x, data)`: what else the model computes from them.
         labels: a name for each number of the user's theta.
+        groups: a name for each group.
+        observed: the entries of the data that were observed; the others are constants.
     """
 
     unconstrain: Static | None = None
     latent: Static | None = None
     derived: Static | None = None
     labels: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    observed: tuple[str, ...] | None = None
+
+    def refreshed(self) -> Outside:
+        """A copy whose functions are keyed by what they read now."""
+
+        def fresh(function: Static | None) -> Static | None:
+            return None if function is None else function.fresh()
+
+        return dataclasses.replace(
+            self,
+            unconstrain=fresh(self.unconstrain),
+            latent=fresh(self.latent),
+            derived=fresh(self.derived),
+        )
 
 
 class Model:
@@ -119,7 +141,8 @@ class Model:
     def refreshed(self) -> Model:
         """A copy whose functions are keyed by what they read now, not when it was built."""
         constrain = None if self.constrain is None else self.constrain.fresh()
-        aux = (self.log_joint.fresh(), constrain, self.group_batch, self.outside)
+        outside = self.outside.refreshed()
+        aux = (self.log_joint.fresh(), constrain, self.group_batch, outside)
         return self.tree_unflatten(aux, (self.latent, self.data, self.theta))
 
     def constrained(self, theta: Tree) -> Tree:
@@ -292,11 +315,13 @@ def weigh(
     """
     weights = _weights.normalise(log_weights)
 
-    def revisit(_):
+    def revisit(first):
+        # The particles as the loop carries them: another mention would make XLA copy them.
+        particles, _ = first
         heaviest = jnp.broadcast_to(
             jnp.argmax(log_weights, axis=-1, keepdims=True), log_weights.shape
         )
-        moved = _tree.select(visit.alive, visit.particles, _tree.gather(visit.particles, heaviest))
+        moved = _tree.select(visit.alive, particles, _tree.gather(particles, heaviest))
         again = evaluate(model, theta, moved)
         grad_theta, _ = again.pull(weights)
         return moved, Point(again.log_joint, again.grad_x, grad_theta)

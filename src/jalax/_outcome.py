@@ -75,6 +75,7 @@ def result_of(run: Run, status: Status, message: str) -> FitResult:
             run.theta_0,
             run.history.get("theta"),
             getattr(state.memory, "step_size", None),
+            run.fit_key,
         ),
         saved_evidence=None if finished is None else finished.evidence,
         saved_uncertainty=None if finished is None else finished.uncertainty,

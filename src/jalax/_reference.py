@@ -243,12 +243,18 @@ class PreparedModes(NamedTuple):
         return self.parts[0].metric()
 
 
-def fitted_to(particles: Tree, log_weights: Float[Array, "G N"]) -> PreparedAtMode:
-    """A Student-t with mean and covariance of a weighted cloud, a little wider."""
+def fitted_to(before: Any, particles: Tree, log_weights: Float[Array, "G N"]) -> PreparedAtMode:
+    """A Student-t with mean and covariance of a weighted cloud, a little wider.
+
+    The covariance of many latents is more than so few particles can tell: it is then that of the
+    reference before, if it is one at a mode.
+    """
     weights = _weights.normalise(log_weights)
     vectors = _tree.ravel_particles(particles)
     vectors = jnp.where(weights[..., None] > 0, vectors, 0.0)
     mean = jnp.einsum("gn,gnd->gd", weights, vectors)
+    if isinstance(before, PreparedAtMode) and 10 * mean.shape[1] > weights.shape[1]:
+        return PreparedAtMode(before.mode._replace(x=mean), before.dof)
     centred = vectors - mean[:, None]
     covariance = jnp.einsum("gn,gni,gnj->gij", weights, centred, centred)
     eigenvalues, axes = jnp.linalg.eigh(1.2 * covariance)

@@ -36,6 +36,7 @@ class Origin:
     theta_0: Tree
     theta_path: Tree  # theta_1, ..., theta_K as the optimiser sees them
     step_size: Any = None  # chosen by a rule
+    fit_key: jax.Array | None = None  # the user's own; None: one of many fits
 
 
 @jax.tree_util.register_dataclass

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from jalax._replay import replay
 from jalax._resampling import draw_ancestors, systematic
 from jalax._tree import Tree
 from jalax._types import State, Status
+
+if TYPE_CHECKING:
+    from jalax._export.tables import Summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,6 +247,16 @@ class FitResult:
         mapped = jax.vmap(fn) if weights.ndim == 1 else jax.vmap(jax.vmap(fn))
         return jax.tree.map(mean, mapped(self.particles))
 
+    def deterministic(self) -> Tree:
+        """The `numpyro.deterministic` sites of a NumPyro model at every particle."""
+        from jalax._numpyro import deterministic_of
+
+        if self.origin is None or isinstance(self.state, SavedState):
+            raise ValueError("deterministic sites need the fit itself, not a result from a file.")
+        model = self.origin.model
+        theta = model.constrained(self.state.theta)  # the one that the particles belong to
+        return deterministic_of(model, theta, self.state.particles)
+
     def resample(self, key, num_samples: int) -> Tree:
         """Equally weighted draws from the particles, (num_samples, ...); grouped (G, ...)."""
         weights = self.weights
@@ -263,55 +276,95 @@ class FitResult:
         first = min(rows - 1, round(rows * (1 - last)))
         return jax.tree.map(lambda leaf: leaf[first:].mean(axis=0), self.history["theta"])
 
-    def summary(self) -> str:
-        """A table of the fit for reading."""
-        rows = len(self.history.get("ess", ()))
-        shape = self.log_weights.shape
-        particles = f"{shape[-1]} particles" + (f" x {shape[0]} groups" if len(shape) == 2 else "")
-        lines = [f"{self.algorithm}: {rows} steps, {particles}, {self.seconds:.1f} s"]
-        lines.append(f"status: {self.status} ({self.message})")
-        lines += self._theta_lines()
-        lines.append("  " + self._evidence_line())
-        if len(shape) == 2 and self.gradient_bias > 0.25:
-            lines.append(f"  {'bias of a gradient':<24} sqrt(G)/N = {self.gradient_bias:.2f} s.e.")
-        if rows:
-            ess, dead = float(jnp.min(self.ess)), int(self.history["dead"].sum())
-            lines.append(
-                f"  {'ess':<24} {ess:.1f} of {shape[-1]}" + (f", {dead} died" * (dead > 0))
-            )
-        return "\n".join(lines)
+    def summary(self) -> Summary:
+        """A table of the fit for reading: a string, shown as HTML in a notebook.
 
-    def _theta_lines(self) -> list[str]:
-        """Estimates, with their errors where these are known already."""
-        if self.saved_uncertainty is None:
-            return [
-                f"  {jax.tree_util.keystr(path, simple=True, separator='.') or 'theta':<24} "
-                f"{_numbers(np.asarray(leaf))}"
-                for path, leaf in jax.tree_util.tree_leaves_with_path(self.theta)
-            ]
-        values = np.asarray(ravel_pytree(self.theta)[0], float)
-        known = self.saved_uncertainty
-        names = self.names
-        errors, simulation = known.errors(known.covariance), known.errors(known.simulation)
-        lines = [f"  {'':<24} {'estimate':>12} {'std. error':>12} {'simulation':>12}"]
-        for row in list(zip(names, values, errors, simulation, strict=True))[:30]:
-            numbers = " ".join(f"{'-' if np.isnan(v) else format(v, '.5g'):>12}" for v in row[1:])
-            lines.append(f"  {row[0]:<24} {numbers}")
-        return lines
+        `summary().to_frame()` is a pandas DataFrame of theta, its errors and 95% interval. Errors
+        that nobody asked for yet (`standard_errors()`) are not computed for it.
+        """
+        from jalax._export.fit_summary import summarise
 
-    def _evidence_line(self) -> str:
-        if self.saved_evidence is not None:
-            evidence = self.saved_evidence
-            doubt = "".join(f"\n  {'':<24} not to be trusted: {m}" for m in evidence.messages)
-            return f"{'log evidence':<24} {evidence.value:12.4f} {evidence.error:12.2g}{doubt}"
-        if self.path_value is None:
-            return f"{'log evidence':<24} none: {self.evidence_reason}"
-        if self.relative:
-            return f"{'log Z / Z_0 (path)':<24} {self.path_value:.3f}, relative to theta_0"
-        return f"{'log evidence (path)':<24} {self.path_value:.3f}"
+        return summarise(self)
 
     def __repr__(self) -> str:
         return self.summary()
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    def plot(self, ax: Any = None, prior: Any = None) -> np.ndarray:
+        """The fit in four panels: theta, log-evidence, effective sample size, posterior.
+
+        The panel of the evidence is left out where the path carries none. The posterior is that
+        of the first latents, with 50% and 90% intervals.
+
+        Args:
+            ax: matplotlib axes, one for each panel; by default those of a new figure.
+            prior: as in `plot_posterior`.
+
+        Returns:
+            The axes, an array with one for each panel.
+        """
+        from jalax._export.plots import plot_fit
+
+        return plot_fit(self, ax, prior)
+
+    def plot_posterior(
+        self, names: Sequence[str] | None = None, ax: Any = None, prior: Any = None
+    ) -> np.ndarray:
+        """The posterior density of some latents, with its mean and 90% interval.
+
+        Args:
+            names: which: numbers ("x[2]"; of a grouped model the group comes first) or whole
+                arrays ("x"); by default the first four numbers.
+            ax: matplotlib axes, one for each number; by default those of a new figure.
+            prior: log_joint does not tell the prior of x, so it is shown only if it is given:
+                draws shaped like `particles`, or `fn(key, theta, data) -> x`, one draw (of one
+                group), as for `jalax.FromSampler`.
+
+        Returns:
+            The axes, an array with one for each number.
+        """
+        from jalax._export.plots import plot_posterior
+
+        return plot_posterior(self, names, ax, prior)
+
+    def to_arviz(
+        self,
+        key: jax.Array | None = None,
+        num_samples: int | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
+        coords: Mapping[str, Sequence[Any]] | None = None,
+    ) -> Any:
+        """An `arviz.InferenceData` of the latents, the weighted particles, the path and the data.
+
+        Its groups: `posterior` (equally weighted draws, one chain, in random order),
+        `weighted_posterior` (the particles and their unnormalised log-weights), `sample_stats`
+        (`lp` is log p_theta(x, y); `particle` says which one a draw is), `fit` (the history, theta
+        and its errors), `constant_data` and, where the model can tell it apart, `observed_data`.
+        A latent that is an array has the name "x", such data "data". Of a grouped model arrays
+        have an axis "group". A result from a file has neither data nor `lp`.
+
+        Args:
+            key: for the draws; by default a child of the fit's, so that it is always the same.
+            num_samples: how many draws; by default as many as there are particles.
+            dims: names for the axes of an array, without chain, draw and group.
+            coords: labels along an axis.
+        """
+        from jalax._export.arviz import to_arviz
+
+        return to_arviz(self, key, num_samples, dims, coords)
+
+    def report(self, path: str | os.PathLike) -> None:
+        """Write the fit as one HTML page that needs nothing else: table, figures, checks.
+
+        Args:
+            path: a file name ending in .html, in a directory that exists. A file of that name is
+                replaced.
+        """
+        from jalax._export.report import write_report
+
+        write_report(self, path)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything to one file, read back by `jalax.load`."""
@@ -379,10 +432,3 @@ def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
         saved_uncertainty=None if known is None else from_dict(known),
         labels=None if labels is None else tuple(labels),
     )
-
-
-def _numbers(values: np.ndarray) -> str:
-    if values.size == 1:
-        return f"{values.item():.5g}"
-    shown = " ".join(f"{value:.5g}" for value in values.ravel()[:6])
-    return shown + (f" ... ({values.size} in all)" if values.size > 6 else "")

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._read import columns
+from ._read import Frame, columns
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Cbpp:
+class Cbpp(Frame):
     """New cases of a lung disease in 15 herds of cattle over four periods, 56 observations.
 
     Attributes:
@@ -20,6 +20,8 @@ class Cbpp:
         size: the number of animals at risk.
         period: the period, 1 to 4.
     """
+
+    factors = ("herd", "period")
 
     herd: Int[np.ndarray, " n"]
     incidence: Int[np.ndarray, " n"]

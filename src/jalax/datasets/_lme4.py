@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._read import columns
+from ._read import Frame, columns
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sleepstudy:
+class Sleepstudy(Frame):
     """Reaction times of 18 subjects on ten days of sleep deprivation, 180 observations.
 
     Attributes:
@@ -19,6 +19,8 @@ class Sleepstudy:
         days: days of sleep deprivation, 0 to 9.
         subject: the subject's number.
     """
+
+    factors = ("subject",)
 
     reaction: Float[np.ndarray, " n"]
     days: Float[np.ndarray, " n"]
@@ -47,7 +49,7 @@ def sleepstudy() -> Sleepstudy:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dyestuff:
+class Dyestuff(Frame):
     """The yield of dyestuff from six batches of an intermediate product, 30 observations.
 
     Attributes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from importlib import resources
+from typing import Any
 
 
 def columns(name: str) -> dict[str, list[str]]:
@@ -12,3 +14,17 @@ def columns(name: str) -> dict[str, list[str]]:
     header, *rows = csv.reader(text.splitlines())
     values = zip(*rows, strict=True)
     return {title: list(column) for title, column in zip(header, values, strict=True)}
+
+
+class Frame:
+    """What the data sets of mixed models have in common."""
+
+    factors: tuple[str, ...] = ()
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, grouping factors as text."""
+        import pandas
+
+        fields = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        frame = pandas.DataFrame({name: getattr(self, name) for name in fields})
+        return frame.astype(dict.fromkeys(self.factors, "str"))

@@ -9,6 +9,7 @@ from ._hierarchical import hierarchical_normal as hierarchical_normal
 from ._item_response import item_response as item_response
 from ._linear_mixed import linear_mixed as linear_mixed
 from ._logistic import logistic_regression as logistic_regression
+from ._mixed import mixed as mixed
 from ._network import neural_network as neural_network
 from ._random_intercept import random_intercept as random_intercept
 from ._regression import gaussian_regression as gaussian_regression

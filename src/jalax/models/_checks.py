@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 
 def is_traced(value: Any) -> bool:
@@ -107,11 +106,11 @@ def positive(name: str, value: Any) -> Any:
     return number
 
 
-def to_jax(data: dict[str, Any]) -> dict[str, Array]:
+def to_jax(data: dict[str, Any]) -> dict[str, Any]:
     """Every entry as a JAX array, reals in the default float dtype of this moment."""
 
     def convert(value):
         kind = getattr(value, "dtype", np.dtype(float)).kind
         return jnp.asarray(value, float if kind == "f" else None)
 
-    return {name: convert(value) for name, value in data.items()}
+    return jax.tree.map(convert, data)

@@ -1,0 +1,188 @@
+"""What a step costs on an accelerator, against its own ceilings.
+
+The neural network of the paper (800 images of 784 pixels, 4 classes; 40 and 512 hidden units,
+N = 50 and 1000) and logistic regression with a million rows (N = 100): milliseconds a step of plain
+JALA-EM and PGD, the parts of a step by themselves, and the speed reached as a share of a plain
+batched matrix product (or a copy) of the same shapes and precision, measured in the same run.
+Writes gpu.json and gpu.md beside this file.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jalax
+from jalax import _fit, _langevin, _loop, _tree
+from jalax import _model as model_
+from jalax._options import canonical
+
+HERE = Path(__file__).parent
+REPEATS = 7
+IMAGES, PIXELS, CLASSES = 800, 784, 4
+
+
+def best(run, steps: int = 1) -> float:
+    """Milliseconds a step, the best of some; the first call compiles."""
+    jax.block_until_ready(run())
+    seconds = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        jax.block_until_ready(run())
+        seconds.append(time.perf_counter() - began)
+    return 1e3 * min(seconds) / steps
+
+
+def chunk(model, algorithm, num_particles: int, steps: int):
+    """A function that runs many steps of the algorithm as `fit` does."""
+    algorithm = canonical(algorithm)
+    key = jax.random.key(0)
+    start = jalax.FromSampler(
+        lambda key, theta, data: _tree.normal_like(key, jax.tree.map(jnp.asarray, model.latent))
+    )
+    cloud = jax.jit(lambda key: start(key, model, model.theta, num_particles))(key)
+    state = _fit._init(key, algorithm, model, model.theta, cloud)
+    length = jnp.asarray(steps, jnp.int32)
+    return lambda: _loop.run_chunk(key, algorithm, model, state, length, capacity=512)
+
+
+def step_times(model, num_particles: int, steps: int) -> dict[str, float]:
+    """Interleaved, so that the ratio holds inside one run."""
+    step = 1e-6
+    runs = {
+        "JALA-EM": chunk(
+            model,
+            jalax.JALAEM(step_size=step, optimizer=optax.adam(0.05)),
+            num_particles,
+            steps,
+        ),
+        "PGD": chunk(model, jalax.PGD(step_size=step), num_particles, steps),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for k in range(1 + REPEATS):
+        for name, run in runs.items():
+            began = time.perf_counter()
+            jax.block_until_ready(run())
+            if k:
+                seconds[name].append(time.perf_counter() - began)
+    ours, theirs = (np.array(seconds[name]) for name in runs)
+    return {
+        "JALA-EM, ms": 1e3 * float(np.median(ours)) / steps,
+        "PGD, ms": 1e3 * float(np.median(theirs)) / steps,
+        "JALA-EM / PGD": float(np.median(ours / theirs)),
+    }
+
+
+def parts(model, num_particles: int, steps: int) -> dict[str, float]:
+    """The parts of a step, each alone in a compiled loop."""
+    key = jax.random.key(0)
+    shape = jax.tree.map(
+        lambda leaf: jnp.zeros((1, num_particles, *leaf.shape), leaf.dtype), model.latent
+    )
+    x = jax.jit(lambda: _tree.normal_like(key, shape))()
+
+    def noise(k, x):
+        return jax.tree.map(
+            lambda a, b: a + 1e-6 * b, x, _tree.normal_like(jax.random.fold_in(key, k), x)
+        )
+
+    def visit(k, x):
+        seen = model_.evaluate(model, model.theta, x)
+        return jax.tree.map(lambda a, g: a + 1e-9 * g, x, seen.grad_x)
+
+    def weight(k, x):
+        point = model_.Point(jnp.zeros((1, num_particles)), x, None)
+        step = jnp.asarray(1e-6)
+        other = jax.tree.map(lambda a: 1.0001 * a, x)
+        value = _langevin.jarzynski_increment(x, point, other, point, step)
+        return jax.tree.map(lambda a: a + 1e-30 * value.reshape((1, -1) + (1,) * (a.ndim - 2)), x)
+
+    found = {}
+    for name, body in (("visit", visit), ("noise", noise), ("weight", weight)):
+        run = jax.jit(lambda x, body=body: jax.lax.fori_loop(0, steps, body, x))
+        found[f"{name}, ms"] = best(lambda run=run: run(x), steps)
+    return found
+
+
+def matmul_ceiling(num_particles: int, hidden: int, steps: int) -> tuple[float, float]:
+    """TFLOP/s of the network's two large products alone, and the flops of a step."""
+    images = jax.random.normal(jax.random.key(0), (IMAGES, PIXELS))
+    w = jax.random.normal(jax.random.key(1), (num_particles, hidden, PIXELS))
+
+    def body(_, w):
+        activations = jnp.einsum("nd,khd->knh", images, w)
+        return jnp.einsum("knh,nd->khd", activations, images) * 1e-9
+
+    loop = jax.jit(lambda w: jax.lax.fori_loop(0, steps, body, w))
+    flops = 2 * 2 * num_particles * IMAGES * PIXELS * hidden
+    return flops / best(lambda: loop(w), steps) / 1e9, flops
+
+
+def copy_ceiling() -> float:
+    """TB/s of a copy with one operation."""
+    x = jnp.ones(2**28)
+    loop = jax.jit(lambda x: jax.lax.fori_loop(0, 10, lambda _, x: x * 1.0000001, x))
+    return 2 * x.nbytes / best(lambda: loop(x), 10) / 1e9
+
+
+def networks() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    images = rng.random((IMAGES, 28, 28), np.float32)
+    labels = np.arange(IMAGES) % CLASSES
+    rows = []
+    for hidden in (40, 512):
+        for num_particles in (50, 1000):
+            steps = 200 if hidden * num_particles < 50_000 else 20
+            model = jalax.models.neural_network(images, labels, num_hidden=hidden)
+            row: dict[str, Any] = {"hidden": hidden, "N": num_particles}
+            row |= step_times(model, num_particles, steps)
+            ceiling, flops = matmul_ceiling(num_particles, hidden, steps)
+            row["TFLOP/s"] = flops / row["JALA-EM, ms"] / 1e9
+            row["matmul TFLOP/s"] = ceiling
+            row["share"] = row["TFLOP/s"] / ceiling
+            row |= parts(model, num_particles, steps)
+            print(row, flush=True)
+            rows.append(row)
+    return rows
+
+
+def logistic(rows_of_data: int = 1_000_000, num_particles: int = 100) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(rows_of_data, 10)).astype(np.float32)
+    labels = rng.random(rows_of_data) < 0.5
+    model = jalax.models.logistic_regression(features, labels)
+    row: dict[str, Any] = {"rows": rows_of_data, "N": num_particles}
+    row |= step_times(model, num_particles, 20)
+    row |= parts(model, num_particles, 20)
+    # The least traffic of two products and a fusion between: the logits written, read, their
+    # derivative written and read.
+    traffic = 4 * 4 * rows_of_data * num_particles
+    row["TB/s"] = traffic / row["JALA-EM, ms"] / 1e9
+    row["copy TB/s"] = copy_ceiling()
+    row["share"] = row["TB/s"] / row["copy TB/s"]
+    print(row, flush=True)
+    return row
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    columns = list(rows[0])
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for row in rows:
+        cells = [f"{v:.3g}" if isinstance(v, float) else f"{v:,}" for v in row.values()]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+if __name__ == "__main__":
+    found = {"network": networks(), "logistic": [logistic()]}
+    about = f"`python benchmarks/gpu.py` on {jax.devices()[0].device_kind}, jax {jax.__version__}."
+    lines = [about, "", *table(found["network"]), "", *table(found["logistic"]), ""]
+    (HERE / "gpu.json").write_text(json.dumps(found, indent=1))
+    (HERE / "gpu.md").write_text("\n".join(lines))

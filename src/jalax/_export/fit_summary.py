@@ -1,0 +1,110 @@
+"""The summary of one fit: theta with its errors, the evidence, the particles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jalax._export.tables import Cell, Summary, Table
+
+if TYPE_CHECKING:
+    from jalax._result import FitResult
+
+COLUMNS = ("estimate", "std. error", "simulation", "2.5%", "97.5%")
+FRAME_COLUMNS = ("estimate", "std_error", "simulation_error", "lower", "upper")
+
+
+def known_uncertainty(result: FitResult) -> Any:
+    """The uncertainty if it was ever computed: a summary must not start a computation."""
+    return result.__dict__.get("uncertainty", result.saved_uncertainty)
+
+
+def known_evidence(result: FitResult) -> Any:
+    return result.__dict__.get("evidence", result.saved_evidence)
+
+
+def summarise(result: FitResult) -> Summary:
+    numbers = theta_numbers(result)
+    rows = [(name, tuple(row)) for name, row in zip(result.names, numbers.tolist(), strict=True)]
+    if known_uncertainty(result) is None:
+        theta = Table("", ("",), _leaves(result))
+    else:
+        theta = Table("", COLUMNS, rows)
+    facts = Table("", ("",), evidence_rows(result) + particle_rows(result))
+    return Summary.of(heading(result), [theta, facts], frame=Table("", FRAME_COLUMNS, rows))
+
+
+def heading(result: FitResult) -> list[str]:
+    rows = len(result.history.get("ess", ()))
+    return [
+        f"{result.algorithm}: {rows} steps, {particles(result)}, {result.seconds:.1f} s",
+        f"status: {result.status} ({result.message})",
+    ]
+
+
+def particles(result: FitResult) -> str:
+    shape = result.log_weights.shape
+    return f"{shape[-1]} particles" + (f" x {shape[0]} groups" if len(shape) == 2 else "")
+
+
+def theta_numbers(result: FitResult) -> np.ndarray:
+    """One row a number of theta; errors are NaN where they are not known."""
+    values = np.asarray(ravel_pytree(result.theta)[0], float)
+    known = known_uncertainty(result)
+    if known is None:
+        return np.column_stack([values, np.full((values.size, 4), np.nan)])
+    ends = [np.reshape(leaf, (-1, 2)) for leaf in jax.tree.leaves(result.confidence_intervals())]
+    errors, simulation = known.errors(known.covariance), known.errors(known.simulation)
+    return np.column_stack([values, errors, simulation, np.concatenate(ends)])
+
+
+def _leaves(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
+    """theta without errors: a line for each array, or for each name the model gave."""
+    if result.labels is not None:
+        values = np.asarray(ravel_pytree(result.theta)[0], float)
+        return [
+            (name, (f"{value:.5g}",)) for name, value in zip(result.labels, values, strict=True)
+        ]
+    return [
+        (
+            jax.tree_util.keystr(path, simple=True, separator=".") or "theta",
+            (_numbers(np.asarray(leaf)),),
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(result.theta)
+    ]
+
+
+def evidence_rows(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
+    rows: list[tuple[str, tuple[Cell, ...]]] = []
+    evidence = known_evidence(result)
+    if evidence is not None:
+        rows.append(("log evidence", (f"{evidence.value:.4f} +- {evidence.error:.2g}",)))
+        rows += [("", (f"not to be trusted: {message}",)) for message in evidence.messages]
+    if result.path_value is not None and result.relative:
+        rows.append(("log Z / Z_0 (path)", (f"{result.path_value:.3f}, relative to theta_0",)))
+    elif result.path_value is not None:
+        rows.append(("log evidence (path)", (f"{result.path_value:.3f}",)))
+    elif evidence is None:
+        rows.append(("log evidence", (f"none: {result.evidence_reason}",)))
+    return rows
+
+
+def particle_rows(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
+    rows: list[tuple[str, tuple[Cell, ...]]] = []
+    shape = result.log_weights.shape
+    if len(shape) == 2 and result.gradient_bias > 0.25:
+        rows.append(("bias of a gradient", (f"sqrt(G)/N = {result.gradient_bias:.2f} s.e.",)))
+    if len(result.history.get("ess", ())):
+        ess, dead = float(np.min(result.ess)), int(result.history["dead"].sum())
+        rows.append(("ess", (f"{ess:.1f} of {shape[-1]}" + f", {dead} died" * (dead > 0),)))
+    return rows
+
+
+def _numbers(values: np.ndarray) -> str:
+    if values.size == 1:
+        return f"{values.item():.5g}"
+    shown = " ".join(f"{value:.5g}" for value in values.ravel()[:6])
+    return shown + (f" ... ({values.size} in all)" if values.size > 6 else "")

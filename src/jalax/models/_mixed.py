@@ -1,0 +1,348 @@
+r"""Mixed models by formula: fixed effects, random effects in one or several factors.
+
+$$b_k \sim \mathcal{N}(0, \Sigma_{f(k)}), \qquad
+  \eta = X \beta + o + \sum_f Z_f b_f, \qquad y \mid b \sim \text{family}(\eta).$$
+
+Where all grouping factors are nested in one, its levels are independent groups; where they are
+crossed, all random effects are one joint latent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jalax._groups import by_group
+from jalax._model import GroupedModel, Model, Outside, static
+
+from . import _checks
+from ._families import gammaln
+from ._formula import Block, Design, parse
+from ._gaussian import LOG_2PI
+
+Theta = dict[str, Any]
+
+
+class MixedDesign(NamedTuple):
+    """What a fitted mixed model is reported by."""
+
+    design: Design
+    family: str
+    outer: str | None  # the factor whose levels are the groups; None: one joint latent
+    levels: dict[str, np.ndarray]  # block: (G, L) or (L,), level of each latent row; -1: none
+
+    @property
+    def num_rows(self) -> int:
+        return self.design.y.size
+
+
+# --- families: log p(y | eta) of each row --------------------------------------------------------
+
+
+def _gaussian(theta: Theta, eta: Array, data: dict) -> Array:
+    sigma = theta["sigma"]
+    return -0.5 * (LOG_2PI + ((data["y"] - eta) / sigma) ** 2) - jnp.log(sigma)
+
+
+def _binomial(theta: Theta, eta: Array, data: dict) -> Array:
+    return data["y"] * eta - data["size"] * jax.nn.softplus(eta) + data["constant"]
+
+
+def _poisson(theta: Theta, eta: Array, data: dict) -> Array:
+    return data["y"] * eta - jnp.exp(eta) + data["constant"]
+
+
+def _negative_binomial(theta: Theta, eta: Array, data: dict) -> Array:
+    """Mean e^eta, variance mu + mu^2 / k with the shape k."""
+    k, y = theta["shape"], data["y"]
+    log_k = jnp.log(k)
+    choose = jax.scipy.special.gammaln(y + k) - jax.scipy.special.gammaln(k)
+    return choose + data["constant"] + k * log_k + y * eta - (y + k) * jnp.logaddexp(log_k, eta)
+
+
+FAMILIES = {
+    "gaussian": _gaussian,
+    "binomial": _binomial,
+    "bernoulli": _binomial,
+    "poisson": _poisson,
+    "negativebinomial": _negative_binomial,
+}
+DISPERSION = ("shape", "sigma")  # a parameter of the family besides beta
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+
+Root = list[list[Any]]  # the rows of a lower triangle
+
+
+def _root_of_numbers(z: Float[Array, " pairs"], size: int) -> Root:
+    """C with C C' a correlation matrix, from any real numbers."""
+    numbers = iter([z[i] for i in range(z.shape[0])])
+    rows = []
+    for i in range(size):
+        row, left = [], jnp.ones((), z.dtype)  # the row has length one
+        for _ in range(i):
+            part = jnp.tanh(next(numbers))
+            row.append(part * jnp.sqrt(left))
+            left = left * (1 - part**2)
+        rows.append([*row, jnp.sqrt(left)])
+    return rows
+
+
+def _root_of_correlations(cor: Float[Array, " pairs"], size: int) -> Root:
+    """Cholesky's C of the correlations, given row by row below the diagonal."""
+    given = iter([cor[i] for i in range(cor.shape[0])])
+    rows: Root = []
+    for i in range(size):
+        row: list[Any] = []
+        for j in range(i):
+            row.append((next(given) - sum(row[k] * rows[j][k] for k in range(j))) / rows[j][j])
+        rows.append([*row, jnp.sqrt(1 - sum((c**2 for c in row), jnp.zeros((), cor.dtype)))])
+    return rows
+
+
+def _correlations(root: Root, like: Float[Array, " pairs"]) -> Float[Array, " pairs"]:
+    """C C' below its diagonal."""
+    pairs = [
+        sum(root[i][k] * root[j][k] for k in range(j + 1))
+        for i in range(len(root))
+        for j in range(i)
+    ]
+    return jnp.stack(pairs) if pairs else like
+
+
+def _numbers(root: Root, like: Float[Array, " pairs"]) -> Float[Array, " pairs"]:
+    """The inverse of `_root_of_numbers`."""
+    numbers = []
+    for row in root:
+        left = jnp.ones((), like.dtype)
+        for c in row[:-1]:
+            numbers.append(jnp.arctanh(c / jnp.sqrt(left)))
+            left = left - c**2
+    return jnp.stack(numbers) if numbers else like
+
+
+def _log_prior(sd: Array, cor: Array, b: Float[Array, "L q"]) -> Array:
+    """log N(b; 0, Sigma) of all levels, by forward substitution."""
+    size = sd.shape[0]
+    root = _root_of_correlations(cor, size)
+    scaled = b / sd
+    white: list[Array] = []
+    for j in range(size):
+        rest = scaled[:, j] - sum(root[j][k] * white[k] for k in range(j))
+        white.append(rest / root[j][j])
+    square = sum(jnp.sum(w**2) for w in white)
+    log_det = jnp.sum(jnp.log(sd)) + sum(jnp.log(root[j][j]) for j in range(size))
+    return -0.5 * (square + b.size * LOG_2PI) - b.shape[0] * log_det
+
+
+def _make_log_joint(family: str, blocks: tuple[str, ...]):
+    likelihood = FAMILIES[family]
+
+    def log_joint(theta, x, data):
+        eta = jnp.matmul(data["X"], theta["beta"], precision="highest") + data["offset"]
+        total = jnp.zeros((), eta.dtype)
+        for name in blocks:
+            b, z = x[name], data["Z"][name]
+            if b.shape[0] == 1:
+                effect = jnp.matmul(z, b[0], precision="highest")
+            else:
+                effect = jnp.sum(z * b[data["level"][name]], axis=-1)
+            eta = eta + effect
+            total = total + _log_prior(theta["sd"][name], theta["cor"][name], b)
+        eta = jnp.where(data["mask"], eta, 0.0)  # nothing can overflow in the padding
+        return total + jnp.sum(jnp.where(data["mask"], likelihood(theta, eta, data), 0.0))
+
+    return log_joint
+
+
+def _constrain(theta: Theta) -> Theta:
+    """Standard deviations and correlations from what the optimiser sees."""
+    out = dict(theta, sd=jax.tree.map(jnp.exp, theta["sd"]), cor={})
+    for name, z in theta["cor"].items():
+        root = _root_of_numbers(z, theta["sd"][name].shape[0])
+        out["cor"][name] = _correlations(root, z)
+    return out | {name: jnp.exp(theta[name]) for name in DISPERSION if name in theta}
+
+
+def _unconstrain(theta: Theta) -> Theta:
+    out = dict(theta, sd=jax.tree.map(jnp.log, theta["sd"]), cor={})
+    for name, cor in theta["cor"].items():
+        root = _root_of_correlations(cor, theta["sd"][name].shape[0])
+        out["cor"][name] = _numbers(root, cor)
+    return out | {name: jnp.log(theta[name]) for name in DISPERSION if name in theta}
+
+
+def mixed(formula: str, data: Any, *, family: str = "gaussian") -> Model:
+    """A mixed model from a formula; see `jalax.mixed`, which also fits it.
+
+    >>> from jalax import datasets, models
+    >>> model = models.mixed("yield_ ~ 1 + (1|batch)", datasets.dyestuff().to_frame())
+    >>> model.num_groups, sorted(model.theta)
+    (6, ['beta', 'cor', 'sd', 'sigma'])
+    """
+    model, _ = build(formula, data, family)
+    return model
+
+
+def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
+    if family not in FAMILIES:
+        raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}.")
+    design = parse(formula, data)
+    rows = _rows(design, family)
+    outer = outer_factor(design.blocks)
+    groups, index = (1, np.zeros(design.y.size, int)) if outer is None else _groups(design, outer)
+    latent, levels = {}, {}
+    for block in design.blocks:
+        local, known = _local_levels(block, index, groups)
+        rows["Z"][block.name], rows["level"][block.name] = block.matrix, local
+        latent[block.name] = jnp.zeros((known.shape[1], len(block.effects)))
+        levels[block.name] = known if outer is not None else known[0]
+    names = tuple(block.name for block in design.blocks)
+    log_joint = _make_log_joint(family, names)
+    theta = _first_theta(design, family)
+    if outer is None:
+        arrays = _checks.to_jax(rows)
+        model = Model(log_joint, latent, arrays, theta=theta, constrain=_constrain)
+    else:
+        arrays = _checks.to_jax(jax.tree.map(lambda leaf: by_group(leaf, index, groups), rows))
+        model = GroupedModel(log_joint, latent, arrays, theta=theta, constrain=_constrain)
+    model.outside = Outside(
+        unconstrain=static(_unconstrain),
+        labels=_labels(design, family),
+        groups=None if outer is None else _group_labels(design, outer),
+        observed=("y", "size"),
+    )
+    return model, MixedDesign(design, family, outer, levels)
+
+
+def _rows(design: Design, family: str) -> dict[str, Any]:
+    y, size = design.y, design.size
+    rows: dict[str, Any] = {"X": design.X, "offset": design.offset, "Z": {}, "level": {}}
+    rows["mask"] = np.ones(y.shape, bool)
+    _check_response(design, family)
+    if family == "gaussian":
+        return rows | {"y": y}
+    if family in ("binomial", "bernoulli"):
+        size = np.ones_like(y) if size is None else size
+        constant = gammaln(size + 1) - gammaln(y + 1) - gammaln(size - y + 1)
+        return rows | {"y": y, "size": size, "constant": constant}
+    return rows | {"y": y, "constant": -gammaln(y + 1)}
+
+
+def _check_response(design: Design, family: str) -> None:
+    y, size, name = design.y, design.size, design.response
+    if size is not None and family != "binomial":
+        raise ValueError(f"{name} is a count out of trials: use family='binomial', not {family!r}.")
+    if family == "gaussian":
+        if np.ptp(y) == 0:
+            raise ValueError(f"the response {name!r} is {y[0]:g} in every row: nothing varies.")
+        return
+    if family in ("binomial", "bernoulli") and size is None:
+        if not np.isin(y, (0, 1)).all():
+            wrong = y[~np.isin(y, (0, 1))][0]
+            raise ValueError(
+                f"family={family!r} needs a response of 0 and 1, or p(successes, trials); "
+                f"{name!r} has {wrong:g}."
+            )
+        return
+    wrong = (y < 0) | (y != np.floor(y))
+    if wrong.any():
+        raise ValueError(
+            f"family={family!r} needs counts, whole numbers from 0 upwards; {name!r} has "
+            f"{y[wrong][0]:g}. For measurements use family='gaussian'."
+        )
+
+
+def outer_factor(blocks: tuple[Block, ...]) -> str | None:
+    """The factor that every other one is nested in; None: they are crossed."""
+    for block in blocks:
+        if all(_nested(other.index, block.index) for other in blocks):
+            return block.factor
+    return None
+
+
+def _nested(inner: np.ndarray, outer: np.ndarray) -> bool:
+    """Every level of `inner` lies within one level of `outer`."""
+    pairs = np.unique(np.stack([inner, outer]), axis=1)
+    return bool(pairs.shape[1] == np.unique(inner).size)
+
+
+def _groups(design: Design, outer: str) -> tuple[int, np.ndarray]:
+    block = next(block for block in design.blocks if block.factor == outer)
+    return len(block.labels), block.index
+
+
+def _group_labels(design: Design, outer: str) -> tuple[str, ...]:
+    return next(block.labels for block in design.blocks if block.factor == outer)
+
+
+def _local_levels(block: Block, group: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """The level of each row counted within its group, and (G, L) the levels so counted."""
+    pairs = np.unique(np.stack([group, block.index]), axis=1)
+    sizes = np.bincount(pairs[0], minlength=groups)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    position = np.arange(pairs.shape[1]) - first
+    known = np.full((groups, sizes.max()), -1)
+    known[pairs[0], position] = pairs[1]
+    local = np.zeros(len(block.labels), int)
+    local[pairs[1]] = position  # a level belongs to one group
+    return local[block.index], known
+
+
+def _labels(design: Design, family: str) -> tuple[str, ...]:
+    """In the order of theta: beta, cor, sd, and shape or sigma."""
+    blocks = sorted(design.blocks, key=lambda block: block.name)
+    names = list(design.fixed)
+    for block in blocks:
+        pairs = [(i, j) for i in range(len(block.effects)) for j in range(i)]
+        names += [f"cor {block.effects[j]}, {block.effects[i]} | {block.name}" for i, j in pairs]
+    for block in blocks:
+        names += [f"sd {effect} | {block.name}" for effect in block.effects]
+    # sigma and shape come after sd, by the alphabet
+    last = {"gaussian": ["sigma"], "negativebinomial": ["shape"]}
+    return tuple(names + last.get(family, []))
+
+
+def _first_theta(design: Design, family: str) -> Theta:
+    """A generalised linear model without random effects, and deviations on its scale."""
+    beta, spread = _glm(design, family)
+    count = sum(len(block.effects) for block in design.blocks)
+    sd, cor = {}, {}
+    for block in design.blocks:
+        scale = np.sqrt((block.matrix**2).mean(axis=0)) + 1e-30
+        sd[block.name] = spread / np.sqrt(2 * count) / scale
+        cor[block.name] = np.zeros(len(block.effects) * (len(block.effects) - 1) // 2)
+    theta = {"beta": beta, "sd": sd, "cor": cor}
+    if family == "gaussian":
+        theta["sigma"] = spread / np.sqrt(2)
+    if family == "negativebinomial":
+        theta["shape"] = np.ones(())
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), theta)
+
+
+def _glm(design: Design, family: str) -> tuple[np.ndarray, float]:
+    """beta by iterated least squares, and a spread on the scale of eta."""
+    X, y, offset = design.X, design.y, design.offset
+    if family == "gaussian":
+        beta = np.linalg.lstsq(X, y - offset, rcond=None)[0]
+        spread = float(np.std(y - offset - X @ beta))
+        return beta, max(spread, 1e-8 * (1.0 + float(np.abs(y).max())))
+    size = np.ones_like(y) if design.size is None else design.size
+    beta = np.zeros(X.shape[1])
+    ridge = 1e-4 * (X**2).sum(axis=0) / y.size + 1e-12  # separable data would send beta away
+    for _ in range(25):
+        eta = np.clip(X @ beta + offset, -15, 15)
+        if family in ("binomial", "bernoulli"):
+            mean = size / (1 + np.exp(-eta))
+            weight = mean * (1 - mean / size)
+        else:
+            mean = weight = np.exp(eta)
+        score = X.T @ (y - mean) - ridge * beta
+        beta = beta + np.linalg.solve((X.T * weight) @ X + np.diag(ridge), score)
+    return beta, 1.0
