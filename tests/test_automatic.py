@@ -143,7 +143,7 @@ MIXED = {
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [
-        ("cbpp", range(2)),
+        pytest.param("cbpp", range(2), marks=pytest.mark.slow),  # the README's test fits it too
         *(pytest.param(name, range(2, 12), marks=pytest.mark.slow) for name in MIXED),
     ],
 )
@@ -345,6 +345,7 @@ def test_eight_schools(bits):
         fit_eight_schools(eight_schools())
 
 
+@pytest.mark.slow
 def test_eight_schools_with_standardised_effects():
     """Towards tau = 0 the effects do not matter any more: no information is missing, or there."""
     fit_eight_schools(eight_schools(standardised=True))

@@ -16,7 +16,7 @@ from scipy import stats
 import jalax
 from jalax import _clouds, _evidence, datasets, models
 from jalax._checks import prepare_model
-from jalax._mode import find_mode
+from jalax._mode import DENSE_UP_TO, cholesky_roots, find_mode
 
 # Randomised-QMC importance sampling with 2.1e6 draws (Monte-Carlo error 7e-5), paper model 5.1 on
 # all 683 rows; NUTS with bridge sampling agrees.
@@ -282,14 +282,31 @@ def test_the_error_asked_for_is_reached_or_missed_aloud():
     assert not short.trusted
 
 
-def test_mode_of_a_model_with_many_latents(x64):
-    """Beyond the dense limit: L-BFGS and the diagonal, against the exact Gaussian posterior."""
-    y = np.random.default_rng(0).normal(size=600)
+@pytest.mark.parametrize("size", [600, 2100])
+def test_mode_of_a_model_with_many_latents(size, x64):
+    """L-BFGS, with a Cholesky factor or the diagonal, against the exact Gaussian posterior."""
+    y = np.random.default_rng(0).normal(size=size)
     model = prepare_model(models.hierarchical_normal(y))
     mode = find_mode(model, jnp.asarray(0.5))
     np.testing.assert_allclose(mode.x[0], (y + 0.5) / 2, atol=1e-4)
-    np.testing.assert_allclose(mode.root[0], np.sqrt(0.5), rtol=1e-6)
+    root = np.sqrt(0.5) * (np.eye(size) if size <= DENSE_UP_TO else np.ones(size))
+    np.testing.assert_allclose(mode.root[0], root, rtol=1e-6)
+    np.testing.assert_allclose(mode.log_det_root[0], size * np.log(0.5) / 2, rtol=1e-8)
     assert bool(mode.converged[0])
+
+
+def test_roots_of_a_hessian_by_cholesky(x64):
+    A = np.random.default_rng(0).normal(size=(30, 30)) * np.logspace(-3, 3, 30)
+    H = A.T @ A
+    root, inverse, positive = cholesky_roots(jnp.asarray(H))
+    assert bool(positive)
+    np.testing.assert_allclose(inverse @ root, np.eye(30), atol=1e-6)
+    np.testing.assert_allclose(inverse.T @ inverse, H, rtol=1e-8)
+    H[3, 3] = -1.0
+    root, inverse, positive = cholesky_roots(jnp.asarray(H))
+    assert not bool(positive)
+    assert np.isfinite(root).all()
+    np.testing.assert_allclose(inverse @ root, np.eye(30), atol=1e-12)
 
 
 @pytest.mark.parametrize(

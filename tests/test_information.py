@@ -10,7 +10,7 @@ from jax.scipy.special import gammaln
 from scipy.special import digamma, polygamma
 
 import jalax
-from jalax import _curvature, _information, _langevin, _weights, datasets, models
+from jalax import _curvature, _information, _langevin, _mode, _weights, datasets, models
 from jalax._checks import prepare_model
 from jalax._langevin import Dense
 from jalax._mode import find_mode
@@ -159,7 +159,7 @@ def test_the_shift_is_the_move_of_the_posterior_mean():
 
 def test_conjugate_gradients_find_the_same_shift():
     """Beyond the dense limit, against the closed form x = (y + theta) / 2."""
-    y = np.random.default_rng(0).normal(size=600)
+    y = np.random.default_rng(0).normal(size=_mode.DENSE_UP_TO + 100)
     model = prepare_model(models.hierarchical_normal(y))
     at = jnp.asarray((y + 0.5) / 2)[None]
     metric = _curvature.inverse_hessian(model, jnp.asarray(0.5), at)

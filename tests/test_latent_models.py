@@ -145,6 +145,7 @@ def test_bad_input(make, error, words):
         make()
 
 
+@pytest.mark.slow
 def test_global_weights_of_factor_analysis_collapse_and_say_so(x64):
     """1000 rows, 3000 latents under one set of weights, and the same with weights of their own."""
     grouped = models.factor_analysis(factors(1000), 3)

@@ -32,7 +32,7 @@ def same(a, b, rtol):
         np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize("size", [1, 7, 15])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 7, 15])
 def test_what_is_computed_in_batches_is_the_same(size, x64):
     model = models.item_response(answers(15, 6))
     batched = model.replace(group_batch=size)

@@ -14,6 +14,7 @@ import scipy.optimize
 import scipy.stats
 
 import jalax
+from jalax import _model
 from jalax.models import _mixed
 from jalax.models._formula import bar_terms, parse
 
@@ -193,9 +194,8 @@ def test_correlations_there_and_back(size, x64):
 FITS = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "mixed.py"))["FITS"]
 
 
-@pytest.mark.parametrize(
-    "name", ["cbpp", *(pytest.param(n, marks=pytest.mark.slow) for n in FITS if n != "cbpp")]
-)
+@pytest.mark.slow  # cbpp is also in the test of the README
+@pytest.mark.parametrize("name", FITS)
 def test_the_fits_of_lme4(name):
     formula, family, data, expected, log_likelihood = FITS[name]
     frame = getattr(jalax.datasets, data)().to_frame()
@@ -274,6 +274,15 @@ def test_the_other_families_against_quadrature(family):
     simulation = np.array([row[3] for row in result._rows()])
     assert np.all(np.abs(found - target) < 4.5 * simulation + 1e-4), (found, target, simulation)
     assert abs(result.log_evidence - log_likelihood) < 4.5 * result.log_evidence_error
+
+
+def test_many_models_are_no_reason_to_warn():
+    """One function serves all families and factors: that is no recompilation of the user's."""
+    for family in _mixed.FAMILIES:
+        model = jalax.models.mixed(f"{rows_of(family)} ~ 1 + (1|school)", FRAME, family=family)
+        theta = jax.tree.map(jnp.asarray, model.theta)
+        particles = {"school": jnp.zeros((6, 2, 1, 1))}
+        _model.log_joint(model, model.unconstrained(theta), particles)  # a warning is an error
 
 
 # ---------------------------------------------------------------- bad input

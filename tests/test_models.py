@@ -593,5 +593,5 @@ def test_every_public_name_has_an_example():
     """The examples themselves are run by pytest --doctest-modules."""
     public = {name: value for name, value in vars(models).items() if not name.startswith("_")}
     things = {name: value for name, value in public.items() if callable(value)}
-    assert len(things) == 15
+    assert len(things) == 16
     assert [name for name, value in things.items() if ">>>" not in (value.__doc__ or "")] == []

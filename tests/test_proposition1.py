@@ -88,8 +88,15 @@ def assert_exact(statistics):
         assert t < 4, (name, statistics)
 
 
-@pytest.mark.parametrize("preconditioned", [False, True])
-@pytest.mark.parametrize("below", [0.0, 0.95])
+@pytest.mark.parametrize(
+    ("below", "preconditioned"),
+    [
+        (0.0, False),
+        (0.95, True),
+        pytest.param(0.0, True, marks=pytest.mark.slow),
+        pytest.param(0.95, False, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("gaussian", [LOW, HIGH], ids=["d=1", "d=20"])
 def test_moving_gaussian(gaussian, below, preconditioned):
     options = {"resample_below": below}

@@ -19,6 +19,7 @@ from jalax._types import Cloud
 pytestmark = pytest.mark.usefixtures("x64")
 
 
+@pytest.mark.slow
 def test_gaussian_regression_in_the_papers_setting():
     """d_y=500, d_x=8, N=50, K=250, h=5e-5, Adam 5e-3 from (1, 1), no resampling; 20 data sets."""
     data = [regression_data(seed, 500) for seed in range(20)]

@@ -74,7 +74,7 @@ def test_evidence_and_moments_are_exact_over_replicates(name, x64):
         assert abs(error.mean()) < 4 * spread + 1e-9
 
 
-@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("grouped", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     "start",
     [

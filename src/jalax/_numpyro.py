@@ -51,11 +51,13 @@ def from_numpyro(
     ...         level = numpyro.sample("level", dist.Normal(mean, sd))
     ...         numpyro.sample("obs", dist.Normal(level, 20.0), obs=y)
     >>> y = np.array([1505.0, 1528.0, 1564.0, 1498.0, 1600.0, 1470.0])
-    >>> result = jalax.fit(jalax.from_numpyro(batches, (y,), groups="batch"), key=jax.random.key(1))
-    >>> print(f"{result.theta['mean']:.0f} {result.theta['sd']:.0f}")  # y ~ N(mean, sd^2 + 20^2)
-    1528 39
-    >>> result.particles["level"].shape
-    (6, 500)
+    >>> model = jalax.from_numpyro(batches, (y,), groups="batch")
+    >>> model.num_groups, sorted(model.theta)  # result = jalax.fit(model, key=jax.random.key(0))
+    (6, ['mean', 'sd'])
+    >>> evidence = jalax.log_evidence(model, {"mean": 1528.0, "sd": 39.0}, key=jax.random.key(1))
+    >>> exact = jax.scipy.stats.norm.logpdf(y, 1528, np.hypot(39, 20)).sum()
+    >>> bool(abs(evidence.value - exact) < 4 * evidence.error)
+    True
     """
     require_numpyro()
     # These import NumPyro, which may not be there.

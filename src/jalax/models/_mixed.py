@@ -9,6 +9,7 @@ crossed, all random effects are one joint latent.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -141,24 +142,19 @@ def _log_prior(sd: Array, cor: Array, b: Float[Array, "L q"]) -> Array:
     return -0.5 * (square + b.size * LOG_2PI) - b.shape[0] * log_det
 
 
-def _make_log_joint(family: str, blocks: tuple[str, ...]):
-    likelihood = FAMILIES[family]
-
-    def log_joint(theta, x, data):
-        eta = jnp.matmul(data["X"], theta["beta"], precision="highest") + data["offset"]
-        total = jnp.zeros((), eta.dtype)
-        for name in blocks:
-            b, z = x[name], data["Z"][name]
-            if b.shape[0] == 1:
-                effect = jnp.matmul(z, b[0], precision="highest")
-            else:
-                effect = jnp.sum(z * b[data["level"][name]], axis=-1)
-            eta = eta + effect
-            total = total + _log_prior(theta["sd"][name], theta["cor"][name], b)
-        eta = jnp.where(data["mask"], eta, 0.0)  # nothing can overflow in the padding
-        return total + jnp.sum(jnp.where(data["mask"], likelihood(theta, eta, data), 0.0))
-
-    return log_joint
+def _log_joint(family: str, blocks: tuple[str, ...], theta: Theta, x: dict, data: dict) -> Array:
+    eta = jnp.matmul(data["X"], theta["beta"], precision="highest") + data["offset"]
+    total = jnp.zeros((), eta.dtype)
+    for name in blocks:
+        b, z = x[name], data["Z"][name]
+        if b.shape[0] == 1:
+            effect = jnp.matmul(z, b[0], precision="highest")
+        else:
+            effect = jnp.sum(z * b[data["level"][name]], axis=-1)
+        eta = eta + effect
+        total = total + _log_prior(theta["sd"][name], theta["cor"][name], b)
+    eta = jnp.where(data["mask"], eta, 0.0)  # nothing can overflow in the padding
+    return total + jnp.sum(jnp.where(data["mask"], FAMILIES[family](theta, eta, data), 0.0))
 
 
 def _constrain(theta: Theta) -> Theta:
@@ -204,7 +200,7 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
         latent[block.name] = jnp.zeros((known.shape[1], len(block.effects)))
         levels[block.name] = known if outer is not None else known[0]
     names = tuple(block.name for block in design.blocks)
-    log_joint = _make_log_joint(family, names)
+    log_joint = functools.partial(_log_joint, family, names)
     theta = _first_theta(design, family)
     if outer is None:
         arrays = _checks.to_jax(rows)
