@@ -68,7 +68,10 @@ def one(num_groups: int, minibatch: int | None) -> dict:
             "simulation": _numbers(result.simulation_errors()),
             "log evidence": [result.log_evidence, result.log_evidence_error],
         }
-    found["peak GB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    # Of the accelerator where there is one, else of the process.
+    device = jax.devices()[0].memory_stats() or {}
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1e3
+    found["peak GB"] = device.get("peak_bytes_in_use", host) / 1e9
     found["backend"] = jax.default_backend()
     found["device"] = jax.devices()[0].device_kind
     return found
