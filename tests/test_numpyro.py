@@ -213,6 +213,25 @@ def test_the_observed_argument_is_known():
     assert build("noncentered").outside.observed == ("y",)
 
 
+def test_a_result_has_the_sites_of_its_particles():
+    """Deterministic sites, constrained latents, and what was observed, as ArviZ sees it."""
+    pytest.importorskip("arviz")
+    result = jalax.fit(
+        build("noncentered", "J"),
+        key=jax.random.key(0),
+        algorithm=jalax.JALAEM(step_size=0.1),
+        num_particles=20,
+        num_steps=3,
+    )
+    theta = result.state.theta  # unconstrained: tau in logs
+    expected = theta["mu"] + jnp.exp(theta["tau"]) * result.particles["z"]
+    np.testing.assert_allclose(result.deterministic()["theta"], expected, rtol=1e-5)
+    data = result.to_arviz()
+    np.testing.assert_array_equal(data.observed_data["y"], SCHOOLS)
+    assert "sigma" in data.constant_data
+    assert data.posterior["z"].dims == ("chain", "draw", "group")
+
+
 def test_no_deterministic_site():
     with pytest.raises(ValueError, match=r"no numpyro\.deterministic site"):
         deterministic_of(build("schools"), None, None)

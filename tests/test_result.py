@@ -13,6 +13,8 @@ from scipy.special import logsumexp, softmax
 
 import jalax
 from jalax import _store
+from jalax._evidence import Evidence
+from jalax._outcome import path_is_off
 
 Y = np.array([0.5, 1.5, 4.0])
 PARTICLES = np.random.default_rng(0).normal(1.0, 0.7, size=(10, 3))
@@ -437,3 +439,13 @@ def test_load_refuses_what_is_no_result(tmp_path, result):
     (tmp_path / "half.npz").write_bytes(content[: len(content) // 2])
     with pytest.raises(_store.FileError, match="truncated"):
         jalax.load(tmp_path / "half.npz")
+
+
+def test_a_path_far_from_the_fresh_evidence_is_not_shown():
+    one = np.array([-100.0])
+    fresh = Evidence(-100.0, 0.02, np.inf, "importance", 0.1, 0.9, 8000, 8, 1, one, ())
+    assert path_is_off(-99.0, 0.2, fresh) == ""  # another theta may explain it
+    assert path_is_off(-98.0, 1.0, fresh) == ""
+    assert "differs by 4.0" in path_is_off(-96.0, 0.2, fresh)
+    doubted = dataclasses.replace(fresh, messages=("something",))
+    assert path_is_off(-96.0, 0.2, doubted) == ""  # no reason to believe the other

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jalax._export import plots
 from jalax._export.checks import checks
-from jalax._export.fit_summary import particles, summarise
+from jalax._export.fit_summary import particles
 from jalax._export.latents import chosen_latents
 from jalax._export.provenance import algorithm_text, code_to_reproduce, theta_text
 from jalax._export.tables import html_table
@@ -50,7 +50,7 @@ def _umask() -> int:
 
 
 def html_page(result: FitResult) -> str:
-    summary = summarise(result)
+    summary = result.summary()
     sections = {
         "What was fitted": _definitions(_facts(result)),
         "Estimates": "".join(map(html_table, summary.tables)),
