@@ -57,7 +57,7 @@ def test_the_sources_are_read():
     assert {f"jalax._algorithms.{name}" for name in ALGORITHMS} <= set(SOURCES)
     assert "jalax._model" in imports("jalax._algorithms.jala_em")
     assert {"jalax._loop", "jalax._checks", "jalax._checkpoint"} <= imports("jalax._fit")
-    assert "jalax._checkpoint" in imports("jalax._result")  # inside a function
+    assert "jalax._saved" in imports("jalax._result")  # inside a function
     assert "jalax._checkpoint" not in imports("jalax._result", everywhere=False)
     assert "jalax.models._gaussian" in imports("jalax.models")  # relative
 

@@ -41,7 +41,7 @@ from jalax._resampling import stratified as stratified
 from jalax._resampling import systematic as systematic
 from jalax._result import EvidenceCheck as EvidenceCheck
 from jalax._result import FitResult as FitResult
-from jalax._result import load as load
+from jalax._saved import load as load
 from jalax._starts.from_sampler import FromSampler as FromSampler
 from jalax._starts.given import Given as Given
 from jalax._starts.importance import Importance as Importance

@@ -290,7 +290,7 @@ def _join(a: _Sums, b: _Sums) -> _Sums:
     return _Sums(
         jnp.logaddexp(a.log_sum, b.log_sum),
         jnp.logaddexp(a.log_sum_squares, b.log_sum_squares),
-        b.k_hat,
+        b.k_hat,  # of the newest round; `_k_of_rounds` joins them
         a.ess + b.ess,
     )
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax import _clouds, _evidence, _information
+from jalax import _clouds, _evidence, _information, _tree
 from jalax._clouds import Budget
 from jalax._evidence import Evidence
 from jalax._information import FLAT, LIMIT, Metric, Moments
@@ -82,7 +82,7 @@ def names_of(theta: Tree) -> tuple[str, ...]:
     """One name for each number of theta: beta[2]."""
     names = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
-        name = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
+        name = _tree.path_name(path, "theta")
         shape = np.shape(leaf)
         names += [name + (f"[{', '.join(map(str, i))}]" if i else "") for i in np.ndindex(shape)]
     return tuple(names)

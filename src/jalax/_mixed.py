@@ -139,10 +139,9 @@ class MixedResult(FitResult):
         evidence = self.saved_evidence
         assert self.mixed is not None
         assert evidence is not None
-        aic = -2 * evidence.value + 2 * self.num_parameters
         left = self.mixed.num_rows - self.num_parameters
-        bic = aic + (np.log(self.mixed.num_rows) - 2) * self.num_parameters
-        cells = (evidence.value, evidence.error, aic, bic, float(left))
+        criteria = (np.nan if value is None else float(value) for value in (self.aic, self.bic))
+        cells = (evidence.value, evidence.error, *criteria, float(left))
         return Table("", ("log-lik.", "MC error", "AIC", "BIC", "df resid"), [("", cells)])
 
 

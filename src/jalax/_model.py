@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +16,6 @@ from jaxtyping import Array, Bool, Float
 from jalax import _tree, _weights
 from jalax._static import Static, traced_once
 from jalax._tree import Tree
-
-
-def static(function: Callable) -> Static:
-    """A function as the key of a compiled program; see `_static`."""
-    return Static.of(function)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +32,23 @@ class Outside:
         observed: the entries of the data that were observed; the others are constants.
     """
 
-    unconstrain: Static | None = None
-    latent: Static | None = None
-    derived: Static | None = None
+    unconstrain: Callable | None = None
+    latent: Callable | None = None
+    derived: Callable | None = None
     labels: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
     observed: tuple[str, ...] | None = None
 
+    def __post_init__(self):
+        for name in ("unconstrain", "latent", "derived"):
+            function = getattr(self, name)
+            if function is not None:
+                object.__setattr__(self, name, Static.of(function))
+
     def refreshed(self) -> Outside:
         """A copy whose functions are keyed by what they read now."""
 
-        def fresh(function: Static | None) -> Static | None:
+        def fresh(function: Any) -> Static | None:
             return None if function is None else function.fresh()
 
         return dataclasses.replace(
@@ -331,7 +333,8 @@ def weigh(
     return _tree.run_if(~jnp.all(visit.alive), revisit, first)
 
 
-def at_particles(function: Callable, model: Model, theta: Tree, particles: Tree) -> Tree:
+@partial(jax.jit, static_argnums=0)
+def at_particles(function: Static, model: Model, theta: Tree, particles: Tree) -> Tree:
     """`function(theta, x, data)` of one group at every particle of every group."""
     per_particle = jax.vmap(function, in_axes=(None, 0, None))
     return over_groups(model, lambda x, data: per_particle(theta, x, data), particles)

@@ -112,13 +112,10 @@ def deterministic_of(model: Model, theta: Tree, particles: Tree) -> dict[str, ja
         raise ValueError(
             "this model has no numpyro.deterministic site; they come with jalax.from_numpyro."
         )
-    values = _at_particles(model.outside.derived, model, theta, particles)
+    values = at_particles(model.outside.derived, model, theta, particles)
     if isinstance(model, GroupedModel):
         return values
     return jax.tree.map(lambda leaf: leaf[0], values)
-
-
-_at_particles = jax.jit(at_particles, static_argnums=0)
 
 
 def _shapes(theta: Tree) -> Any:

@@ -92,12 +92,9 @@ def _outside(model: Model, state: Any) -> Tree:
     """The particles as the user knows them."""
     if model.outside.latent is None:
         return state.particles
-    return _compiled_at_particles(
+    return at_particles(
         model.outside.latent, model, model.constrained(state.theta), state.particles
     )
-
-
-_compiled_at_particles = jax.jit(at_particles, static_argnums=0)
 
 
 def _finish_run(run: Run, theta: Tree) -> _finish.Finished:

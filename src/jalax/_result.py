@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax import _store, _weights
+from jalax import _weights
 from jalax._evidence import Evidence, log_evidence_at
-from jalax._finish import Uncertainty, as_dict, from_dict, names_of, uncertainty_at
+from jalax._finish import Uncertainty, names_of, uncertainty_at
 from jalax._replay import replay
 from jalax._resampling import draw_ancestors, systematic
 from jalax._tree import Tree
@@ -368,67 +368,6 @@ class FitResult:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything to one file, read back by `jalax.load`."""
-        from jalax._checkpoint import flatten_state
+        from jalax._saved import save
 
-        arrays: dict[str, np.ndarray] = {}
-        meta = {name: getattr(self, name) for name in (*_PLAIN, "labels")}
-        for name in _TREES:
-            meta[name] = _store.pack(name, getattr(self, name), arrays)
-        if isinstance(self.state, SavedState):
-            arrays.update(self.state.arrays)
-            meta["state"] = self.state.names
-        else:
-            meta["state"] = flatten_state(self.state, arrays)
-        evidence = self.__dict__.get("evidence", self.saved_evidence)  # if it was ever asked for
-        known = self.__dict__.get("uncertainty", self.saved_uncertainty)
-        if known is not None:
-            meta["uncertainty"] = as_dict(known)
-        if evidence is not None:
-            meta["evidence"] = dataclasses.asdict(evidence) | {"groups": evidence.groups.tolist()}
-        _store.write(path, "result", meta, arrays)
-
-
-_TREES = ("theta", "free", "particles", "log_weights", "history")
-_PLAIN = (
-    "status",
-    "message",
-    "algorithm",
-    "seconds",
-    "path_value",
-    "relative",
-    "evidence_reason",
-)
-
-
-def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
-    """Read what `FitResult.save` wrote.
-
-    Args:
-        path: the file.
-        like: a result of the same model; needed only where theta or the latent are containers
-            other than dict, list and tuple.
-    """
-    header, arrays = _store.read(path, "result")
-    plain: dict[str, Any] = {name: header[name] for name in _PLAIN}
-    plain["status"] = Status(plain["status"])
-    labels = header.get("labels")
-    trees = {}
-    for name in _TREES:
-        trees[name] = _store.unpack(header[name], arrays, getattr(like, name, None))
-    for name in ("theta", "free", "particles", "log_weights"):
-        trees[name] = jax.tree.map(jnp.asarray, trees[name])
-    names = header["state"]
-    state = SavedState(names, {name: arrays[name] for name in names})
-    evidence = header.get("evidence")
-    if evidence is not None:
-        evidence["groups"] = np.array(evidence["groups"])
-        evidence = Evidence(**evidence | {"messages": tuple(evidence["messages"])})
-    known = header.get("uncertainty")
-    return FitResult(
-        **trees,
-        **plain,
-        state=state,
-        saved_evidence=evidence,
-        saved_uncertainty=None if known is None else from_dict(known),
-        labels=None if labels is None else tuple(labels),
-    )
+        save(self, path)

@@ -92,6 +92,11 @@ def run_if(predicate: Bool[Array, ""], function: Callable[[Tree], Tree], operand
     return lax.while_loop(lambda carry: carry[0], once, (predicate, operand))[1]
 
 
+def path_name(path: tuple, alone: str) -> str:
+    """The name of a leaf, such as beta.0; `alone` where the tree is one leaf."""
+    return jax.tree_util.keystr(path, simple=True, separator=".") or alone
+
+
 def describe(tree: Tree) -> str:
     """Structure and shapes in one line, for error messages."""
     shapes = jax.tree.map(lambda leaf: f"{jnp.result_type(leaf).name}{list(jnp.shape(leaf))}", tree)

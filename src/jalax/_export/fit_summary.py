@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from jalax import _tree
 from jalax._export.tables import Cell, Summary, Table
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _leaves(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
         ]
     return [
         (
-            jax.tree_util.keystr(path, simple=True, separator=".") or "theta",
+            _tree.path_name(path, "theta"),
             (_numbers(np.asarray(leaf)),),
         )
         for path, leaf in jax.tree_util.tree_leaves_with_path(result.theta)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
+from jalax import _tree
+
 if TYPE_CHECKING:
     from jalax._result import FitResult
 
@@ -34,10 +36,7 @@ class Latent(NamedTuple):
 
 def leaf_names(tree: Any, alone: str = "x") -> list[str]:
     """One name for each array of a latent; `alone` where it is an array itself."""
-    return [
-        jax.tree_util.keystr(path, simple=True, separator=".") or alone
-        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
-    ]
+    return [_tree.path_name(path, alone) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def group_labels(result: FitResult) -> list[str] | None:

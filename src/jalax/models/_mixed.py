@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jalax._groups import by_group
-from jalax._model import GroupedModel, Model, Outside, static
+from jalax._model import GroupedModel, Model, Outside
 
 from . import _checks
 from ._families import gammaln
@@ -209,7 +209,7 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
         arrays = _checks.to_jax(jax.tree.map(lambda leaf: by_group(leaf, index, groups), rows))
         model = GroupedModel(log_joint, latent, arrays, theta=theta, constrain=_constrain)
     model.outside = Outside(
-        unconstrain=static(_unconstrain),
+        unconstrain=_unconstrain,
         labels=_labels(design, family),
         groups=None if outer is None else _group_labels(design, outer),
         observed=("y", "size"),
