@@ -14,7 +14,7 @@ from jalax import _curvature, _information, _langevin, _mode, _weights, datasets
 from jalax._checks import prepare_model
 from jalax._langevin import Dense
 from jalax._mode import find_mode
-from jalax._model import evaluate
+from jalax._model import Point, evaluate
 from jalax._starts.importance import Laplace
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -176,11 +176,11 @@ def test_weights_with_a_shift_fixed_in_advance():
         """One move from N(0, 1) to N(jump, 1), both unnormalised: log mean e^A, and the ESS."""
         key_x, key_move = jax.random.split(key)
         x = jax.random.normal(key_x, (1, num, 1))
-        point = _langevin.Point(-jnp.sum(x**2, axis=-1) / 2, -x, None)
+        point = Point(-jnp.sum(x**2, axis=-1) / 2, -x, None)
         shift = jnp.full((1, 1, 1), c)
-        new = _langevin.move(key_move, x, point.grad_x, h, None, shift)
-        there = _langevin.Point(-jnp.sum((new - jump) ** 2, axis=-1) / 2, jump - new, None)
-        a = _langevin.jarzynski_increment(x, point, new, there, h, None, shift)
+        new, path = _langevin.move(key_move, x, point.grad_x, h, None, shift)
+        there = Point(-jnp.sum((new - jump) ** 2, axis=-1) / 2, jump - new, None)
+        a = _langevin.jarzynski_increment(point, there, path, h)
         ess = _weights.effective_sample_size(_weights.normalise(a))
         return _weights.log_mean_exp(a)[0], ess[0]
 

@@ -15,6 +15,7 @@ from scipy.special import expit, log_softmax
 
 from jalax import datasets, models
 from jalax._model import log_joint as log_joint_of_particles
+from jalax.models._softplus import softplus
 
 RNG = np.random.default_rng
 
@@ -593,5 +594,23 @@ def test_every_public_name_has_an_example():
     """The examples themselves are run by pytest --doctest-modules."""
     public = {name: value for name, value in vars(models).items() if not name.startswith("_")}
     things = {name: value for name, value in public.items() if callable(value)}
-    assert len(things) == 16
+    assert len(things) == 17
     assert [name for name, value in things.items() if ">>>" not in (value.__doc__ or "")] == []
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_softplus_keeps_its_digits(bits):
+    """Against NumPy in long double, value and two derivatives; also where e^z or e^-z is tiny."""
+    z = np.concatenate([np.linspace(-80, 80, 4001), [0.0, -1e-9, 1e-9]])
+    e = np.exp(-np.abs(z.astype(np.longdouble)))
+    s = np.where(z >= 0, 1 / (1 + e), e / (1 + e))
+    right = [np.maximum(z, 0) + np.log1p(e), s, e / (1 + e) ** 2]
+    with jax.enable_x64(bits == 64):
+        function, kind = softplus, jnp.finfo(jnp.result_type(float))
+        for want in right:
+            found = jax.jit(jax.vmap(function))(jnp.asarray(z))
+            error = np.abs(np.asarray(found, np.longdouble) - want)
+            # z itself is rounded: e^z is off by |z| eps.
+            bound = 4 * float(kind.eps) * (1 + np.abs(z)) * np.abs(want) + 10 * float(kind.tiny)
+            assert np.all(error <= bound)
+            function = jax.grad(function)

@@ -39,6 +39,7 @@ def fit(
     num_particles: int | None = None,
     num_steps: int | None = None,
     group_batch: int | None = None,
+    particle_batch: int | None = None,
     state: State | SavedState | None = None,
     chunk_size: int = 100,
     callbacks: Sequence[Callback] = (),
@@ -60,6 +61,8 @@ def fit(
             automatic JALA-EM, which stops by itself.
         group_batch: how many groups of a grouped model to work on at a time, to save memory; see
             `jalax.GroupedModel`. The answer does not depend on it.
+        particle_batch: how many particles of a model without groups to visit at a time, to save
+            memory; see `jalax.Model`. The answer does not depend on it.
         state: continue from `FitResult.state`, with the same key to continue the same run.
         chunk_size: steps between two looks of the callbacks; it does not change the result.
         callbacks: `jalax.stop_when`, `time_limit`, `checkpoint`, or your own.
@@ -84,6 +87,8 @@ def fit(
     model, algorithm = _checks.prepare_model(model), _prepare(algorithm)
     if group_batch is not None:
         model = model.replace(group_batch=group_batch)
+    if particle_batch is not None:
+        model = model.replace(particle_batch=particle_batch)
     algorithm.check(model)
     num_steps = _num_steps(num_steps, algorithm)
     chunk_size = _checks.check_count("chunk_size", chunk_size)

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from jalax import _tree
-from jalax._model import Model, Point
+from jalax._model import Model
 from jalax._tree import Tree
 
 
@@ -125,6 +125,11 @@ def _multiply(matrix: Float[Array, "G D D"], tree: Tree) -> Tree:
     return _tree.unravel_particles(jnp.einsum("gij,gnj->gni", matrix, vectors), tree)
 
 
+class Moved(NamedTuple):
+    particles: Tree  # X'
+    path: Tree  # X' - X - c
+
+
 def move(
     key: Key[Array, ""],
     particles: Tree,
@@ -132,7 +137,7 @@ def move(
     step_size: Float[Array, ""],
     preconditioner: Preconditioner = None,
     shift: Tree = None,
-) -> Tree:
+) -> Moved:
     """X' = X + c + h P grad log p(X) + sqrt(2h) P^{1/2} xi."""
     noise = apply_root(preconditioner, _tree.normal_like(key, particles))
     drift = apply(preconditioner, grad_x)
@@ -141,33 +146,44 @@ def move(
         h = jnp.asarray(step_size, x.dtype)
         return x + h * g + jnp.sqrt(2 * h) * xi
 
+    if shift is not None:
+        particles = jax.tree.map(jnp.add, particles, shift)
     new = jax.tree.map(one, particles, drift, noise)
-    return new if shift is None else jax.tree.map(jnp.add, new, shift)
+    # The difference and not the summand: in float32 the step that was taken is a rounded one.
+    return Moved(new, jax.tree.map(jnp.subtract, new, particles))
+
+
+def alpha(
+    log_joint: Float[Array, "G N"],
+    grad_x: Tree,
+    path: Tree,
+    step_size: Float[Array, ""],
+    preconditioner: Preconditioner = None,
+) -> Float[Array, "G N"]:
+    r"""$\alpha(x_l, x_r)$ of eq. 3, from log p and its gradient at $x_l$, and path $x_r - x_l$.
+
+    With g = grad log p = -grad U it is $-\log p - \frac12 g \cdot (x_r - x_l - \frac h2 P g)$.
+    """
+    rest = jax.tree.map(
+        lambda d, g: d - jnp.asarray(step_size, d.dtype) / 2 * g,
+        path,
+        apply(preconditioner, grad_x),
+    )
+    return -log_joint - _tree.dot(grad_x, rest) / 2
 
 
 def jarzynski_increment(
-    old_particles: Tree,
-    old: Point,
-    new_particles: Tree,
+    old: Any,
     new: Any,
+    path: Tree,
     step_size: Float[Array, ""],
     preconditioner: Preconditioner = None,
-    shift: Tree = None,
 ) -> Float[Array, "G N"]:
-    r"""$-\alpha_{k+1}(X', X) + \alpha_k(X, X')$; `old` is at theta_k, `new` at theta_{k+1}.
+    r"""$\alpha_k(X, X') - \alpha_{k+1}(X', X)$.
 
-    With g = grad log p = -grad U, and since P is symmetric, the two alphas collect into
-    $\log p' - \log p - \frac12 (g + g') \cdot [X' - X - \frac h2 P (g - g')]$:
-    one inner product, and less cancellation. With a shift c, X' - X - c for X' - X.
+    `old` is what is known at (theta_k, X), `new` at (theta_{k+1}, X').
+    They have `log_joint` and `grad_x`; the path is that of `move`, without the shift.
     """
-    if shift is not None:
-        old_particles = jax.tree.map(jnp.add, old_particles, shift)
-    total = jax.tree.map(jnp.add, old.grad_x, new.grad_x)
-    difference = apply(preconditioner, jax.tree.map(jnp.subtract, old.grad_x, new.grad_x))
-    path = jax.tree.map(
-        lambda x, y, d: y - x - jnp.asarray(step_size, x.dtype) / 2 * d,
-        old_particles,
-        new_particles,
-        difference,
-    )
-    return new.log_joint - old.log_joint - _tree.dot(total, path) / 2
+    back = jax.tree.map(jnp.negative, path)
+    forwards = alpha(old.log_joint, old.grad_x, path, step_size, preconditioner)
+    return forwards - alpha(new.log_joint, new.grad_x, back, step_size, preconditioner)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -71,6 +72,8 @@ class Model:
         theta: an optional default start value of the parameters.
         constrain: an optional map from unconstrained theta to the one that `log_joint` and the
             results use. Start values are on the unconstrained scale.
+        particle_batch: how many particles to visit at a time, to save memory; by default all of
+            them, or on a CPU as many as its caches hold. The answer does not depend on it.
 
     >>> import jax.numpy as jnp, jalax
     >>> def log_joint(theta, x, data):
@@ -85,6 +88,7 @@ class Model:
     data: Tree
     theta: Tree
     group_batch: int | None = None
+    particle_batch: int | None = None
     outside: Outside = Outside()
 
     def __init__(
@@ -95,6 +99,7 @@ class Model:
         *,
         theta: Tree = None,
         constrain: Callable[[Any], Any] | None = None,
+        particle_batch: int | None = None,
     ):
         if not callable(log_joint):
             raise TypeError(
@@ -107,6 +112,8 @@ class Model:
         self.log_joint = Static.of(log_joint)
         self.constrain = None if constrain is None else Static.of(constrain)
         self.latent, self.data, self.theta = latent, data, theta
+        self.particle_batch = particle_batch
+        self._check_batches()
         if not jax.tree.leaves(latent):
             raise ValueError(
                 "latent is empty: pass an example of one latent configuration x, "
@@ -121,30 +128,31 @@ class Model:
         return 1
 
     def replace(self, **changes) -> Model:
-        """A copy with other `latent`, `data`, `theta` or `group_batch`."""
-        names = ("latent", "data", "theta", "group_batch")
+        """A copy with other `latent`, `data`, `theta`, `group_batch` or `particle_batch`."""
+        names = ("latent", "data", "theta", "group_batch", "particle_batch")
         unknown = set(changes) - set(names)
         if unknown:
             raise TypeError(f"replace takes {', '.join(names)}, not {sorted(unknown)}.")
-        aux = self.log_joint, self.constrain, None, self.outside
+        aux = self.log_joint, self.constrain, None, None, self.outside
         copy = self.tree_unflatten(aux, (None, None, None))
         for name in names:
             setattr(copy, name, changes.get(name, getattr(self, name)))
-        copy._check_group_batch()
+        copy._check_batches()
         return copy
 
-    def _check_group_batch(self) -> None:
+    def _check_batches(self) -> None:
         if self.group_batch is not None:
             raise ValueError(
                 "group_batch= is for models whose latents fall into groups, a "
-                f"jalax.GroupedModel; this is a {type(self).__name__}."
+                f"jalax.GroupedModel; this is a {type(self).__name__}. Use particle_batch= here."
             )
+        _check_batch("particle_batch", "particles", self.particle_batch)
 
     def refreshed(self) -> Model:
         """A copy whose functions are keyed by what they read now, not when it was built."""
         constrain = None if self.constrain is None else self.constrain.fresh()
         outside = self.outside.refreshed()
-        aux = (self.log_joint.fresh(), constrain, self.group_batch, outside)
+        aux = self.log_joint.fresh(), constrain, self.group_batch, self.particle_batch, outside
         return self.tree_unflatten(aux, (self.latent, self.data, self.theta))
 
     def constrained(self, theta: Tree) -> Tree:
@@ -158,13 +166,14 @@ class Model:
     def tree_flatten_with_keys(self):
         keys = [jax.tree_util.GetAttrKey(name) for name in ("latent", "data", "theta")]
         children = zip(keys, (self.latent, self.data, self.theta), strict=True)
-        aux = self.log_joint, self.constrain, self.group_batch, self.outside
-        return tuple(children), aux
+        batches = self.group_batch, self.particle_batch
+        return tuple(children), (self.log_joint, self.constrain, *batches, self.outside)
 
     @classmethod
     def tree_unflatten(cls, aux, children):
         model = object.__new__(cls)  # children may be tracers or placeholders: no checks here
-        model.log_joint, model.constrain, model.group_batch, model.outside = aux
+        model.log_joint, model.constrain, model.group_batch, model.particle_batch = aux[:4]
+        model.outside = aux[4]
         model.latent, model.data, model.theta = children
         return model
 
@@ -196,7 +205,7 @@ class GroupedModel(Model):
     ):
         super().__init__(log_joint, latent, data, theta=theta, constrain=constrain)
         self.group_batch = group_batch
-        self._check_group_batch()
+        self._check_batches()
         lengths = {
             jax.tree_util.keystr(path) or "data": (jnp.shape(leaf)[0] if jnp.ndim(leaf) else None)
             for path, leaf in jax.tree_util.tree_leaves_with_path(data)
@@ -220,17 +229,27 @@ class GroupedModel(Model):
     def num_groups(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
 
-    def _check_group_batch(self) -> None:
-        size = self.group_batch
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+    def _check_batches(self) -> None:
+        if self.particle_batch is not None:
             raise ValueError(
-                f"group_batch must be a positive number of groups, or None, got {size!r}."
+                "particle_batch= is for models without groups; a jalax.GroupedModel saves memory "
+                "with group_batch=, the number of groups to work on at a time."
             )
+        _check_batch("group_batch", "groups", self.group_batch)
+
+
+def _check_batch(name: str, things: str, size: Any) -> None:
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise ValueError(f"{name} must be a positive number of {things}, or None, got {size!r}.")
 
 
 jax.tree_util.register_pytree_with_keys_class(Model)
 
 
+# Bytes a visit of all particles of a plain model may hold on a CPU before it goes block by block,
+# and bytes of a block for each core: what does not fit the caches takes 2 to 3 times as long
+# (Wisconsin, N = 10,000).
+CACHED, BLOCK = 2**24, 2**20
 # Numbers that one compiled operation may hold: half a gigabyte in double precision.
 AT_ONCE = 2**26
 
@@ -246,14 +265,69 @@ def data_size(model: Model) -> int:
     return _tree.size(model.data) // model.num_groups
 
 
+def particles_at_once(model: Model, theta: Tree, particles: Tree) -> int | None:
+    """How many particles of a model without groups to visit at a time; None: all."""
+    num = _num_particles(particles)
+    if isinstance(model, GroupedModel):
+        return None
+    if model.particle_batch is not None:
+        return model.particle_batch if model.particle_batch < num else None
+    each = bytes_per_particle(model, theta)
+    most, block = _room()
+    if num * each <= most:
+        return None
+    size = max(1, block // each)
+    # A divisor of N if there is a large one: a remainder is compiled by itself.
+    divisor = max(d for d in range(1, size + 1) if num % d == 0)
+    return divisor if divisor > size // 4 else size
+
+
+def _room() -> tuple[int, int]:
+    """Bytes that a visit of all particles may hold, and those of a block where it holds more."""
+    if jax.default_backend() == "cpu":
+        return CACHED, BLOCK * (os.cpu_count() or 1)
+    stats = jax.local_devices()[0].memory_stats() or {}
+    share = stats.get("bytes_limit", 2**34) // 8
+    return share, share
+
+
+def bytes_per_particle(model: Model, theta: Tree) -> int:
+    """Of all that log p computes from one x: about what its gradient has to keep."""
+    one = traced_once(model.log_joint, model.constrain)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)),
+        (theta, model.latent, model.data),
+    )
+    leaves, treedef = jax.tree.flatten(shapes)
+    return _bytes_from_x(one, treedef, tuple(leaves))
+
+
+@lru_cache(maxsize=256)
+def _bytes_from_x(one: Callable, treedef, leaves: tuple) -> int:
+    theta, x, data = treedef.unflatten(leaves)
+    jaxpr = jax.make_jaxpr(one)(theta, x, data).jaxpr
+    first = len(jax.tree.leaves(theta))
+    of_x = set(jaxpr.invars[first : first + len(jax.tree.leaves(x))])
+    total = 0
+    for equation in jaxpr.eqns:
+        if not of_x.isdisjoint(v for v in equation.invars if not hasattr(v, "val")):
+            of_x.update(equation.outvars)
+            total += sum(v.aval.size * v.aval.dtype.itemsize for v in equation.outvars)
+    return max(total, 1)
+
+
 def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
     """log p_theta(x, y) of every particle of every group."""
     one = traced_once(model.log_joint, model.constrain)
-    particles_of_group = jax.vmap(one, in_axes=(None, 0, None))
+    size = particles_at_once(model, theta, particles)
+
+    def of_group(x, data):
+        if size is None:
+            return jax.vmap(lambda x: one(theta, x, data))(x)
+        return lax.map(lambda x: one(theta, x, data), x, batch_size=size)
+
     each = _num_particles(particles) * data_size(model)
-    return over_groups(
-        model, lambda x, data: particles_of_group(theta, x, data), particles, each=each
-    )
+    return over_groups(model, of_group, particles, each=each)
 
 
 def _num_particles(particles: Tree) -> int:
@@ -282,11 +356,13 @@ def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
     """log p and its x-gradient at every particle: one forward and one backward pass."""
     # Forward values that the pull-backs need: a few for each number of the data.
     each = 4 * _num_particles(particles) * data_size(model)
-    if batch_size(model, each) is None:
+    if batch_size(model, each) is not None:
+        value, grad_x, pull = _evaluate_in_batches(model, theta, particles, each)
+    elif (size := particles_at_once(model, theta, particles)) is not None:
+        value, grad_x, pull = _evaluate_in_blocks(model, theta, particles, size)
+    else:
         value, pull = jax.vjp(lambda t, x: log_joint(model, t, x), theta, particles)
         _, grad_x = pull(jnp.ones_like(value))
-    else:
-        value, grad_x, pull = _evaluate_in_batches(model, theta, particles, each)
     alive = jnp.isfinite(value) & _tree.all_finite(grad_x)
     return Evaluation(particles, value, grad_x, alive, pull)
 
@@ -302,6 +378,26 @@ def _evaluate_in_batches(model: Model, theta: Tree, particles: Tree, each: int) 
 
     def pull(weights):
         return sum_over_groups(model, weighted, particles, weights, each=each), None
+
+    return value, grad_x, pull
+
+
+def _evaluate_in_blocks(model: Model, theta: Tree, particles: Tree, size: int) -> tuple:
+    """The same over blocks of the particles of a model without groups."""
+    one = traced_once(model.log_joint, model.constrain)
+    slope = jax.value_and_grad(one, argnums=1)
+    x = jax.tree.map(lambda leaf: leaf[0], particles)
+    found = lax.map(lambda x: slope(theta, x, model.data), x, batch_size=size)
+    value, grad_x = jax.tree.map(lambda leaf: leaf[None], found)
+
+    def weighted(block):
+        x, weights = block
+        block_model = model.replace(particle_batch=weights.shape[0])
+        values = partial(log_joint, block_model, particles=jax.tree.map(lambda a: a[None], x))
+        return jax.grad(lambda t: jnp.sum(weights * values(t)[0]))(theta)
+
+    def pull(weights):
+        return sum_over_batches(weighted, (x, weights[0]), size), None
 
     return value, grad_x, pull
 
@@ -382,17 +478,28 @@ def sum_over_groups(model: Model, function: Callable, *args: Any, each: int) -> 
         data, args = group
         return function(model.replace(data=data, group_batch=size), *args)
 
-    everything = (model.data, args)
-    whole = model.num_groups // size * size
-    batches = jax.tree.map(lambda x: x[:whole].reshape((-1, size, *x.shape[1:])), everything)
-    first = jax.eval_shape(part, jax.tree.map(lambda x: x[0], batches))
-    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), first)
+    return sum_over_batches(part, (model.data, args), size)
 
-    def add(total, group):
-        return jax.tree.map(jnp.add, total, part(group)), None
 
-    total, _ = lax.scan(add, zero, batches)
-    if whole < model.num_groups:
-        rest = part(jax.tree.map(lambda x: x[whole:], everything))
+def sum_over_batches(function: Callable, tree: Tree, size: int) -> Any:
+    """`function(tree)`, a sum over the leading axis of its leaves, added up `size` at a time."""
+    length = jax.tree.leaves(tree)[0].shape[0]
+    whole = length // size * size
+
+    # A batch is cut out where it is needed, and a gradient cuts and computes it again: neither a
+    # second copy of the tree nor the values of other batches are held.
+    @jax.checkpoint
+    def part(start):
+        batch = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), tree)
+        return function(batch)
+
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, 0))
+
+    def add(total, start):
+        return jax.tree.map(jnp.add, total, part(start)), None
+
+    total, _ = lax.scan(add, zero, jnp.arange(0, whole, size))
+    if whole < length:
+        rest = function(jax.tree.map(lambda x: x[whole:], tree))
         total = jax.tree.map(jnp.add, total, rest)
     return total

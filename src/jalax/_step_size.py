@@ -42,9 +42,9 @@ class PilotStep:
 
         def cess(h):
             # The same key at every h: they are compared on the same noise.
-            new = _langevin.move(key, particles, point.grad_x, h, preconditioner)
+            new, path = _langevin.move(key, particles, point.grad_x, h, preconditioner)
             visit = evaluate(model, theta, new)
-            a = _langevin.jarzynski_increment(particles, point, new, visit, h, preconditioner)
+            a = _langevin.jarzynski_increment(point, visit, path, h, preconditioner)
             a = jnp.where((weights > 0) & jnp.isfinite(a), a, -jnp.inf)
             v = jnp.exp(a - jnp.max(a, axis=1, keepdims=True))
             v = jnp.where(jnp.isnan(v), 0.0, v)

@@ -120,9 +120,9 @@ def mala(key, model, theta, reference, beta, step_size, particles, here: Place, 
     """One Metropolis-adjusted move of every particle at beta, step size (G,) by group."""
     key_move, key_accept = jax.random.split(key)
     old = mix(beta, here)
-    proposal = move_groups(key_move, particles, old.grad_x, step_size, metric)
+    proposal, path = move_groups(key_move, particles, old.grad_x, step_size, metric)
     there = place(model, theta, reference, proposal)
-    log_ratio = increment_groups(particles, old, proposal, mix(beta, there), step_size, metric)
+    log_ratio = increment_groups(old, mix(beta, there), path, step_size, metric)
     log_ratio = jnp.where(jnp.isnan(log_ratio), -jnp.inf, log_ratio)
     uniform = jax.random.uniform(key_accept, log_ratio.shape, log_ratio.dtype)
     accept = jnp.log(uniform) < log_ratio
@@ -137,14 +137,9 @@ def move_groups(key, particles, grad_x, step_size, metric):
     )
 
 
-def increment_groups(old_particles, old, new_particles, new, step_size, metric):
+def increment_groups(old, new, path, step_size, metric):
     return _langevin.jarzynski_increment(
-        old_particles,
-        old,
-        new_particles,
-        new,
-        jnp.ones(()),
-        scaled(metric, step_size, old_particles),
+        old, new, path, jnp.ones(()), scaled(metric, step_size, path)
     )
 
 
@@ -319,11 +314,9 @@ def run_leg(
             (particles, here), _ = lax.scan(adjusted, (cloud.particles, here), keys)
             return m + 1, cloud._replace(particles=particles, cached=(here, eve))
         before = mix(old, here)
-        proposal = move_groups(key_moves, cloud.particles, before.grad_x, step, metric)
+        proposal, path = move_groups(key_moves, cloud.particles, before.grad_x, step, metric)
         there = place(model, theta, reference, proposal)
-        increment = increment_groups(
-            cloud.particles, before, proposal, mix(new, there), step, metric
-        )
+        increment = increment_groups(before, mix(new, there), path, step, metric)
         increment = jnp.where(jnp.isnan(increment), -jnp.inf, increment)
         log_weights = cloud.log_weights + increment
         weighted = Weighted(proposal, (there, eve), log_weights, cloud.log_evidence_base)

@@ -159,11 +159,9 @@ def _transport(
         there = model.replace(data=t_next)
 
         # Move on U_k; weigh with alpha_{k+1} on U_{k+1}.
-        proposal = _langevin.move(key_move, cloud.particles, old.grad_x, h, preconditioner)
-        visit = evaluate(there, (), proposal)
-        increment = _langevin.jarzynski_increment(
-            cloud.particles, old, proposal, visit, h, preconditioner
-        )
+        moved = _langevin.move(key_move, cloud.particles, old.grad_x, h, preconditioner)
+        visit = evaluate(there, (), moved.particles)
+        increment = _langevin.jarzynski_increment(old, visit, moved.path, h, preconditioner)
         visit = visit._replace(alive=visit.alive & jnp.isfinite(increment))
         log_weights = jnp.where(visit.alive, cloud.log_weights + increment, -jnp.inf)
         particles, point = weigh(there, (), visit, log_weights)

@@ -60,7 +60,7 @@ class IPLA:
 
         xi = _tree.normal_like(key_theta, state.theta)
         theta = jax.tree.map(noisy_gradient_step, state.theta, old.grad_theta, xi)
-        proposal = _langevin.move(key_move, state.particles, old.grad_x, gamma)
+        proposal = _langevin.move(key_move, state.particles, old.grad_x, gamma).particles
 
         visit = evaluate(model, theta, proposal)
         log_weights = bury(state.log_weights, visit)

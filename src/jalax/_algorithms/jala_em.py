@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
@@ -322,13 +323,20 @@ class JALAEM:
         """Lines 7-8: the particles move at theta_k, and are weighed at theta_{k+1}."""
         key_move, key_resample = jax.random.split(key)
         old, theta = state.memory.point, change.theta
-        how = change.step_size, change.preconditioner, change.shift
+        h, metric = change.step_size, change.preconditioner
 
-        # Line 7: the one visit of (theta_{k+1}, X_{k+1}) serves this weight and the next move.
-        proposal = _langevin.move(key_move, state.particles, old.grad_x, *how)
-        visit = evaluate(model, theta, proposal)
-        increment = _langevin.jarzynski_increment(state.particles, old, proposal, visit, *how)
-        visit = visit._replace(alive=visit.alive & jnp.isfinite(increment))
+        # Line 7, eq. 2. The barriers keep what needs X_k and its gradient in front of the visit:
+        # the new ones then take their memory, where both would be copied at each step.
+        moved = _langevin.move(key_move, state.particles, old.grad_x, h, metric, change.shift)
+        particles, path = lax.optimization_barrier(moved)
+        forwards = _langevin.alpha(old.log_joint, old.grad_x, path, h, metric)
+        particles, path, forwards = lax.optimization_barrier((particles, path, forwards))
+        # The one visit of (theta_{k+1}, X_{k+1}) serves this weight and the next move.
+        visit = evaluate(model, theta, particles)
+        back = jax.tree.map(jnp.negative, path)
+        increment = forwards - _langevin.alpha(visit.log_joint, visit.grad_x, back, h, metric)
+        # A gradient that is not finite makes this product so: no need to look at its entries.
+        visit = visit._replace(alive=jnp.isfinite(visit.log_joint) & jnp.isfinite(increment))
         log_weights = jnp.where(visit.alive, state.log_weights + increment, -jnp.inf)
         log_weights, exponent = self.weights.soften(log_weights)
         particles, point = weigh(model, theta, visit, log_weights)

@@ -64,7 +64,7 @@ class PGD:
         else:
             gradient_of_u = jax.tree.map(jnp.negative, old.grad_theta)
             theta, optimizer = descend(self.optimizer, gradient_of_u, optimizer, state.theta)
-        proposal = _langevin.move(key, state.particles, old.grad_x, gamma)
+        proposal = _langevin.move(key, state.particles, old.grad_x, gamma).particles
 
         visit = evaluate(model, theta, proposal)
         log_weights = bury(state.log_weights, visit)

@@ -68,7 +68,9 @@ class SFLA:
 
         xi = _tree.normal_like(key_theta, state.theta)
         theta = jax.tree.map(slow, state.theta, old.grad_theta, xi)
-        proposal = _langevin.move(key_move, state.particles, old.grad_x, gamma / self.epsilon)
+        proposal = _langevin.move(
+            key_move, state.particles, old.grad_x, gamma / self.epsilon
+        ).particles
 
         visit = evaluate(model, theta, proposal)
         log_weights = bury(state.log_weights, visit)

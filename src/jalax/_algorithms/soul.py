@@ -62,7 +62,8 @@ class SOUL:
         num_inner = state.log_weights.shape[1]
 
         def chain(x, key):  # x: the chain of every group, (G, 1, ...)
-            x = _langevin.move(key, x, evaluate(model, state.theta, x).grad_x, h)
+            grad_x = evaluate(model, state.theta, x).grad_x
+            x = _langevin.move(key, x, grad_x, h).particles
             return x, x
 
         last = jax.tree.map(lambda leaf: leaf[:, -1:], state.particles)

@@ -16,3 +16,4 @@ from ._regression import gaussian_regression as gaussian_regression
 from ._regression import polynomial_regression as polynomial_regression
 from ._regression import student_t_box as student_t_box
 from ._regression import student_t_regression as student_t_regression
+from ._rows import sum_over_rows as sum_over_rows

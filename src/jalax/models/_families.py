@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from . import _checks
 from ._gaussian import isotropic_log_density
+from ._softplus import softplus
 
 Group = dict[str, Array]
 
@@ -44,7 +44,7 @@ def _total(log_likelihood: Array, theta: dict[str, Array], b: Array, data: Group
 
 def binomial_log_joint(theta: dict[str, Array], b: Array, data: Group) -> Float[Array, ""]:
     eta = _linear_predictor(theta, b, data)
-    return _total(data["y"] * eta - data["size"] * jax.nn.softplus(eta), theta, b, data)
+    return _total(data["y"] * eta - data["size"] * softplus(eta), theta, b, data)
 
 
 def poisson_log_joint(theta: dict[str, Array], b: Array, data: Group) -> Float[Array, ""]:

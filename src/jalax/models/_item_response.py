@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -12,6 +11,7 @@ from jalax._model import GroupedModel
 
 from . import _checks
 from ._gaussian import isotropic_log_density
+from ._softplus import softplus
 
 Theta = dict[str, Array]
 
@@ -19,7 +19,7 @@ Theta = dict[str, Array]
 def _log_joint(theta: Theta, x: Float[Array, ""], data: dict[str, Array]) -> Float[Array, ""]:
     logits = theta["slope"] * x + theta["intercept"]
     # log p(y) = log sigma(logit) for 1, log sigma(-logit) for 0: one softplus an answer.
-    answers = -jax.nn.softplus(jnp.where(data["y"], -logits, logits))
+    answers = -softplus(jnp.where(data["y"], -logits, logits))
     return jnp.sum(jnp.where(data["mask"], answers, 0.0)) + isotropic_log_density(
         x, jnp.zeros((), x.dtype)
     )

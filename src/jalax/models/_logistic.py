@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import jax
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -12,6 +13,8 @@ from jalax._model import Model
 
 from . import _checks
 from ._gaussian import isotropic_log_density
+from ._rows import sum_over_rows
+from ._softplus import softplus
 
 
 def _log_likelihood(
@@ -20,14 +23,18 @@ def _log_likelihood(
     # Full precision and w first: see _regression._residual. Term by term y z - log(1 + e^z),
     # since two separate sums would cancel.
     logits = jnp.matmul(w, X.T, precision="highest")
-    return y * logits - jax.nn.softplus(logits)
+    return y * logits - softplus(logits)
 
 
 def _log_joint(
-    theta: Float[Array, ""], w: Float[Array, " d"], data: dict[str, Array]
+    theta: Float[Array, ""],
+    w: Float[Array, " d"],
+    data: dict[str, Array],
+    data_batch: int | None = None,
 ) -> Float[Array, ""]:
     log_prior = isotropic_log_density(w - theta, jnp.log(data["prior_variance"]))
-    return jnp.sum(_log_likelihood(w, data["X"], data["y"])) + log_prior
+    rows = data["X"], data["y"]
+    return sum_over_rows(lambda part: _log_likelihood(w, *part), rows, data_batch) + log_prior
 
 
 class LogisticRegression(Model):
@@ -50,7 +57,7 @@ class LogisticRegression(Model):
 
 
 def logistic_regression(
-    X: ArrayLike, y: ArrayLike, prior_variance: float = 5.0
+    X: ArrayLike, y: ArrayLike, prior_variance: float = 5.0, *, data_batch: int | None = None
 ) -> LogisticRegression:
     r"""Logistic regression whose weights share a prior mean, $\theta \in \mathbb{R}$:
 
@@ -61,6 +68,7 @@ def logistic_regression(
         X: the features, (n, d). No intercept is added.
         y: the n labels, 0 or 1.
         prior_variance: $s^2$.
+        data_batch: how many rows to work on at a time, to save memory; see `sum_over_rows`.
 
     Returns:
         A model whose theta is a scalar (start value 0, the paper's) and whose latent is w in
@@ -83,6 +91,9 @@ def logistic_regression(
             "example with (y == positive_class)."
         )
     variance = _checks.positive("prior_variance", prior_variance)
+    if data_batch is not None:
+        data_batch = _checks.whole_number("data_batch", data_batch, at_least=1)
     data = _checks.to_jax({"X": features, "y": labels, "prior_variance": variance})
     latent = jnp.zeros(data["X"].shape[1])
-    return LogisticRegression(_log_joint, latent=latent, data=data, theta=jnp.zeros(()))
+    log_joint = _log_joint if data_batch is None else partial(_log_joint, data_batch=data_batch)
+    return LogisticRegression(log_joint, latent=latent, data=data, theta=jnp.zeros(()))

@@ -24,6 +24,7 @@ from . import _checks
 from ._families import gammaln
 from ._formula import Block, Design, parse
 from ._gaussian import LOG_2PI
+from ._softplus import softplus
 
 Theta = dict[str, Any]
 
@@ -50,7 +51,7 @@ def _gaussian(theta: Theta, eta: Array, data: dict) -> Array:
 
 
 def _binomial(theta: Theta, eta: Array, data: dict) -> Array:
-    return data["y"] * eta - data["size"] * jax.nn.softplus(eta) + data["constant"]
+    return data["y"] * eta - data["size"] * softplus(eta) + data["constant"]
 
 
 def _poisson(theta: Theta, eta: Array, data: dict) -> Array:

@@ -1,0 +1,129 @@
+"""particle_batch= and data_batch=: only memory changes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jalax
+from jalax import _model, models
+from jalax._checks import prepare_model
+
+
+def logistic(n=30, d=3, **options):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    return models.logistic_regression(X, rng.random(n) < 0.4, **options)
+
+
+def network(**options):
+    rng = np.random.default_rng(1)
+    return models.neural_network(rng.random((12, 5)), np.arange(12) % 3, num_hidden=4, **options)
+
+
+def cloud(model, num):
+    leaves, treedef = jax.tree.flatten(model.latent)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    return treedef.unflatten(
+        [jax.random.normal(k, (1, num, *x.shape)) for k, x in zip(keys, leaves, strict=True)]
+    )
+
+
+def same_visit(one, other, x, rtol=1e-12):
+    theta = jax.tree.map(lambda leaf: leaf + 0.1, one.theta)
+    weights = jax.nn.softmax(jnp.linspace(0.0, 2.0, _model._num_particles(x)))[None]
+    found = []
+    for model in (one, other):
+        visit = _model.evaluate(model, theta, x)
+        log_p = _model.log_joint(model, theta, x)
+        found.append((visit[1:4], visit.pull(weights)[0], log_p))
+    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("make", [logistic, network])
+@pytest.mark.parametrize("size", [1, 4, 7, 50])  # of 12 particles: 7 leaves a remainder
+def test_blocks_of_particles_are_visited_alike(make, size, x64):
+    model = make()
+    same_visit(model, model.replace(particle_batch=size), cloud(model, 12))
+
+
+@pytest.mark.parametrize("make", [logistic, network])
+@pytest.mark.parametrize("size", [1, 5, 6, 99])
+def test_slices_of_the_data_add_up(make, size, x64):
+    whole, sliced = make(), make(data_batch=size)
+    x = cloud(whole, 6)
+    same_visit(whole, sliced, x)
+
+    def curvature(model):
+        def value(x):
+            return model.log_joint(model.theta, x, model.data)
+
+        return jax.hessian(value)(jax.tree.map(lambda leaf: leaf[0, 0], x))
+
+    for a, b in zip(*map(jax.tree.leaves, map(curvature, (whole, sliced))), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_a_fit_in_blocks_and_slices_is_the_same(x64):
+    key = jax.random.key(0)
+    result = jalax.fit(logistic(), key=key)
+    other = jalax.fit(logistic(data_batch=8), key=key, particle_batch=100)
+    assert float(other.theta) == pytest.approx(float(result.theta), rel=1e-7)
+    assert other.log_evidence == pytest.approx(result.log_evidence, abs=1e-7)
+
+
+def test_what_a_particle_holds_is_counted():
+    """Of the rows that depend on x, not of the data itself."""
+    model = prepare_model(logistic(n=1000, d=50))
+    held = _model.bytes_per_particle(model, model.theta)
+    itemsize = model.latent.dtype.itemsize
+    assert 3 * 1000 * itemsize <= held <= 10 * 1000 * itemsize
+
+
+def test_blocks_are_chosen_where_all_would_not_fit_the_caches(monkeypatch):
+    monkeypatch.setattr(_model, "_room", lambda: (100_000, 10_000))
+    model = prepare_model(logistic(n=100))
+    each = _model.bytes_per_particle(model, model.theta)
+    few, many, prime = (cloud(model, n) for n in (10, 1000, 1009))
+    assert _model.particles_at_once(model, model.theta, few) is None
+    size = _model.particles_at_once(model, model.theta, many)
+    assert size * each <= 10_000
+    assert 1000 % size == 0
+    assert _model.particles_at_once(model, model.theta, prime) == 10_000 // each
+    same_visit(model, model.replace(particle_batch=1009), prime, rtol=2e-4)
+
+
+def test_the_memory_of_a_visit_does_not_grow_with_the_rows_of_all_slices():
+    """The compiled gradient holds the values of one slice, not those of N x rows."""
+
+    def temporary(model):
+        model = prepare_model(model)
+        visit = jax.jit(lambda x: _model.evaluate(model, model.theta, x)[1:3])
+        return visit.lower(cloud(model, 50)).compile().memory_analysis().temp_size_in_bytes
+
+    rows = 20_000 * 50 * 4
+    assert temporary(logistic(n=20_000)) > rows
+    assert temporary(logistic(n=20_000, data_batch=200)) < rows / 10
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda: logistic().replace(particle_batch=0), "positive number of particles"),
+        (
+            lambda: jalax.fit(logistic(), key=jax.random.key(0), particle_batch=2.0),
+            "positive number of particles, or None, got 2.0",
+        ),
+        (
+            lambda: models.item_response([[0, 1], [1, 0]]).replace(particle_batch=3),
+            "without groups; a jalax.GroupedModel saves memory with group_batch",
+        ),
+        (lambda: logistic().replace(group_batch=3), "Use particle_batch= here"),
+        (lambda: logistic(data_batch=0), "data_batch must be at least 1"),
+        (lambda: network(data_batch=1.5), "data_batch must be an integer"),
+    ],
+)
+def test_bad_input(run, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        run()
