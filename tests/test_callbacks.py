@@ -59,6 +59,35 @@ def steps_of(result):
     return len(result.history["ess"])
 
 
+# ---------------------------------------------------------------- the history
+
+
+@pytest.mark.parametrize("record", [3, 10, 100])
+def test_record_keeps_every_so_many_steps_and_the_last(record):
+    whole, thin = fit(num_steps=35), fit(num_steps=35, record=record)
+    steps = [k for k in range(1, 36) if k % record == 0 or k == 35]
+    assert list(thin.history["step"]) == steps
+    assert list(whole.history["step"]) == list(range(1, 36))
+    rows = np.array(steps) - 1
+    for name in ("theta", "ess", "log_evidence"):
+        np.testing.assert_array_equal(thin.history[name], whole.history[name][rows])
+    assert thin.path_log_evidence == whole.path_log_evidence
+    assert thin.num_steps == whole.num_steps == 35
+    with pytest.raises(ValueError, match="record=1"):
+        thin.replay(jax.random.key(0))
+
+
+def test_record_when_the_fit_goes_on_and_when_it_resumes(tmp_path):
+    first = fit(num_steps=7, record=5)
+    more = fit(num_steps=6, record=5, state=first.state, start=None)
+    assert list(more.history["step"]) == [10, 13]
+    assert more.num_steps == 6
+    options = {"record": 4, "callbacks": [jalax.checkpoint(tmp_path / "run", every=10)]}
+    fit(num_steps=20, **options)
+    resumed = fit(num_steps=27, **options)
+    assert list(resumed.history["step"]) == [4, 8, 12, 16, 20, 24, 27]
+
+
 # ---------------------------------------------------------------- stopping
 
 

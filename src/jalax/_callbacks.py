@@ -44,6 +44,7 @@ class Run:
     theta_0: Tree = None
     fit_key: jax.Array | None = None  # the user's
     many: bool = False
+    record: int = 1  # every how many steps a row of the history is kept
     diverged: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
     retries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), int))
     identity: dict[str, Any] | None = None  # of its checkpoints
@@ -70,7 +71,7 @@ class Run:
 
     @property
     def history(self) -> dict[str, Any]:
-        """All records so far, one row a step (theta on the scale of the optimiser)."""
+        """All records so far, one row a step kept (theta on the scale of the optimiser)."""
         axis = 1 if self.many else 0
         if len(self.records) > 1:  # joined once, so that asking after each chunk stays cheap
             joined = jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *self.records)
@@ -78,8 +79,8 @@ class Run:
         return self.records[0] if self.records else {}
 
     def latest(self, name: str) -> np.ndarray:
-        """The last row of one record; empty if there is none yet."""
-        return self.history[name][..., -1:]
+        """The last row of one record; there must have been a step."""
+        return self.records[-1][name][..., -1:]
 
 
 class Callback:
@@ -184,7 +185,7 @@ def progress_line(run: Run) -> str:
 
 
 def _settled(run: Run) -> bool:
-    if getattr(run.state.memory, "phase", None) is None or not run.history:
+    if getattr(run.state.memory, "phase", None) is None or not run.records:
         return False
     return bool(np.all(run.latest("phase") == len(PHASES) - 1))
 

@@ -98,8 +98,13 @@ def _append(run: Run, chunk: _loop.Chunk, done: np.ndarray) -> None:
     """Bring the records of a chunk to the host; rows a stopped fit does not have are NaN."""
     run.state = chunk.state
     rows = int(done.max())
+    if rows == 0 and run.records:
+        return
     if not run.many:
-        run.records.append(jax.tree.map(lambda x: np.asarray(x)[:rows].copy(), chunk.records))
+        if run.records:
+            run.records[-1] = _thinned(run.records[-1], run.record, keep_last=False)
+        new = jax.tree.map(lambda x: np.asarray(x)[:rows].copy(), chunk.records)
+        run.records.append(_thinned(new, run.record, keep_last=True))
         return
     missing = np.arange(rows)[None, :] >= done[:, None]
 
@@ -112,6 +117,15 @@ def _append(run: Run, chunk: _loop.Chunk, done: np.ndarray) -> None:
         return array
 
     run.records.append(jax.tree.map(trim, chunk.records))
+
+
+def _thinned(rows: dict, record: int, keep_last: bool) -> dict:
+    """Every `record`-th step; and the last one, as long as no other follows it."""
+    if record == 1 or not rows["step"].size:
+        return rows
+    keep = rows["step"] % record == 0
+    keep[-1] |= keep_last
+    return jax.tree.map(lambda leaf: leaf[keep], rows)
 
 
 def advice(run: Run) -> str:

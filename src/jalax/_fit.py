@@ -42,6 +42,7 @@ def fit(
     particle_batch: int | None = None,
     state: State | SavedState | None = None,
     chunk_size: int = 100,
+    record: int = 1,
     callbacks: Sequence[Callback] = (),
     progress: Callback | None = None,
 ) -> FitResult:
@@ -65,6 +66,8 @@ def fit(
             memory; see `jalax.Model`. The answer does not depend on it.
         state: continue from `FitResult.state`, with the same key to continue the same run.
         chunk_size: steps between two looks of the callbacks; it does not change the result.
+        record: keep every so many steps in `FitResult.history` (and the last one), for long runs or
+            large theta. Other than 1, there is no `replay`.
         callbacks: `jalax.stop_when`, `time_limit`, `checkpoint`, or your own.
         progress: by default a progress bar where somebody can see it; `jalax.Callback()`: none.
 
@@ -92,6 +95,7 @@ def fit(
     algorithm.check(model)
     num_steps = _num_steps(num_steps, algorithm)
     chunk_size = _checks.check_count("chunk_size", chunk_size)
+    record = _checks.check_count("record", record)
     key_start, key_run = jax.random.split(key)
 
     begin = None
@@ -121,6 +125,7 @@ def fit(
         start=begin,
         theta_0=first.theta,
         fit_key=key,
+        record=record,
     )
     for callback in callbacks:
         if isinstance(callback, checkpoint) and callback.exists():

@@ -27,7 +27,7 @@ _step = jax.jit(lambda key, algorithm, model, state: algorithm.step(key, model, 
 
 class Chunk(NamedTuple):
     state: State
-    records: dict[str, Any]  # "theta" and the fields of Info, `capacity` rows, `length` valid
+    records: dict[str, Any]  # "step", "theta", the fields of Info: `capacity` rows, `length` valid
     length: Int[Array, ""]  # steps done, the failed one included
     healthy: Bool[Array, ""]  # False: the last step left no finite particle, or no finite theta
 
@@ -43,7 +43,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
     is_done = getattr(algorithm, "is_done", lambda state: jnp.zeros((), bool))
 
     def record(state: State, info) -> dict[str, Tree]:
-        return {"theta": state.theta, **info._asdict()}
+        return {"step": state.step, "theta": state.theta, **info._asdict()}
 
     rows = jax.eval_shape(lambda *args: record(*_step(*args)), key, algorithm, model, state)
     buffers = jax.tree.map(lambda row: jnp.zeros((capacity, *row.shape), row.dtype), rows)

@@ -34,7 +34,7 @@ class Origin:
     key: jax.Array
     start: Start | None  # None: the fit went on from a state
     theta_0: Tree
-    theta_path: Tree  # theta_1, ..., theta_K as the optimiser sees them
+    theta_path: Tree  # theta_1, ..., theta_K as the optimiser sees them; None: not all were kept
     step_size: Any = None  # chosen by a rule
     fit_key: jax.Array | None = None  # the user's own; None: one of many fits
 
@@ -59,6 +59,11 @@ def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) 
     """The evidence at the end of the recorded path, from fresh replicates of the whole fit."""
     if origin is None:
         raise ValueError("replay needs the fit itself, and this result was read from a file.")
+    if origin.theta_path is None:
+        raise ValueError(
+            "replay needs theta at every step, and this fit kept only some of them: fit with "
+            "record=1."
+        )
     if origin.start is None or hasattr(origin.start, "count"):
         raise ValueError(
             "replay needs a start that can be drawn afresh (jalax.Laplace, Tempered, FromSampler "

@@ -64,14 +64,16 @@ class FitResult:
             a scoring step with fresh particles, else the parameters after the last step.
         particles: weighted particles of the posterior of x, (N, ...); grouped (G, N, ...).
         log_weights: their unnormalised log-weights, (N,); grouped (G, N).
-        history: one row a step: "theta" (a tree like theta), "ess" (lowest over groups, before
-            resampling), "mean_log_joint", "grad_norm", "resampled", "dead" and, from JALA-EM,
-            "log_evidence" (of the path; relative to theta_0 if the start had none), its rough
-            "log_evidence_error" and "phase" (0 moving, 1 averaging, 2 done).
+        history: one row a step (or every so many, see `record` in `jalax.fit`): "step", "theta" (a
+            tree like theta), "ess" (lowest over groups, before resampling), "mean_log_joint",
+            "grad_norm", "resampled", "dead" and, from JALA-EM, "log_evidence" (of the path;
+            relative to theta_0 if the start had none), its rough "log_evidence_error" and "phase"
+            (0 moving, 1 averaging, 2 done).
         status: how the fit ended, a `jalax.Status`.
         message: the same in a sentence.
         state: what `fit(..., state=...)` continues from.
         algorithm: its name.
+        num_steps: how many steps it took.
         seconds: wall-clock time, compilation included.
     """
 
@@ -83,6 +85,7 @@ class FitResult:
     message: str
     state: State | SavedState
     algorithm: str
+    num_steps: int
     seconds: float
     path_value: float | None  # the evidence carried along the path; None: there is none
     relative: bool  # ... relative to that at theta_0, which the start did not know

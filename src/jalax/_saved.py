@@ -22,6 +22,7 @@ _PLAIN = (
     "status",
     "message",
     "algorithm",
+    "num_steps",
     "seconds",
     "path_value",
     "relative",

@@ -200,6 +200,8 @@ def _path(result: FitResult) -> Variables:
     numbers = theta_numbers(result)
     out: Variables = {name: (("parameter",), numbers[:, i]) for i, name in enumerate(FRAME_COLUMNS)}
     for name, record in result.history.items():
+        if name == "step":
+            continue  # it is the coordinate
         if name == "theta":
             rows = [np.reshape(leaf, (len(leaf), -1)) for leaf in jax.tree.leaves(record)]
             out["theta"] = (("step", "parameter"), np.concatenate(rows, axis=1))

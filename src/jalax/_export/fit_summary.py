@@ -39,9 +39,9 @@ def summarise(result: FitResult) -> Summary:
 
 
 def heading(result: FitResult) -> list[str]:
-    rows = len(result.history.get("ess", ()))
+    size = f"{result.num_steps} steps, {particles(result)}"
     return [
-        f"{result.algorithm}: {rows} steps, {particles(result)}, {result.seconds:.1f} s",
+        f"{result.algorithm}: {size}, {result.seconds:.1f} s",
         f"status: {result.status} ({result.message})",
     ]
 

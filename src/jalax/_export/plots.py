@@ -74,10 +74,7 @@ def plot_fit(result: FitResult, ax: Any = None, prior: Any = None) -> np.ndarray
 
 def steps_of(result: FitResult) -> np.ndarray:
     """The number of each recorded step since theta_0: a continued fit does not begin at 1."""
-    rows = len(result.history["ess"])
-    state: Any = result.state
-    last = state.arrays["state.step"] if hasattr(state, "arrays") else state.step
-    return np.arange(int(np.max(np.asarray(last))) - rows, int(np.max(np.asarray(last)))) + 1
+    return np.asarray(result.history["step"])
 
 
 def label_of(name: str) -> str:

@@ -40,13 +40,13 @@ def theta_text(theta: Any) -> str:
 
 
 def code_to_reproduce(result: FitResult) -> str:
-    rows, count = len(result.history.get("ess", ())), result.log_weights.shape[-1]
+    count = result.log_weights.shape[-1]
     if result.origin is None:
         return "# Read from a file, which does not hold the model and the key."
     origin = result.origin
     automatic = getattr(origin.algorithm, "automatic", False)
     algorithm = "" if automatic else f"    algorithm=jalax.{algorithm_text(origin.algorithm)},\n"
-    steps = "" if automatic else f"    num_steps={rows},\n"
+    steps = "" if automatic else f"    num_steps={result.num_steps},\n"
     start = "state=state" if origin.start is None else f"{theta_text(origin.theta_0)}"
     lines = [
         "import jax, jalax",

@@ -74,7 +74,7 @@ def _facts(result: FitResult) -> dict[str, str]:
         "start": unknown if origin is None else _start(origin),
         "theta at the start": unknown if origin is None else theta_text(origin.theta_0),
         "particles": particles(result),
-        "steps": str(len(result.history.get("ess", ()))),
+        "steps": str(result.num_steps),
         "seconds": f"{result.seconds:.1f}, compilation included",
         "status": f"{result.status}: {result.message}",
     }
