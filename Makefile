@@ -1,6 +1,7 @@
 # Every target builds what it needs: a virtual environment in .venv, from the pins in constraints.txt.
 #   make demo                     the demonstration: JALA-EM against PGD and SOUL
 #   make test                     lint, then the tests and docstring examples (all but the slow ones)
+#   make bench                    the benchmarks, about 20 minutes on an idle machine
 #   make test-browser             the HTML report and a notebook in headless Chromium
 #   make PYTHON=python3.12 test   the same with another interpreter (remove .venv first)
 

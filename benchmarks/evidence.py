@@ -10,20 +10,17 @@ law, time x (error / 0.03)^2. All run in this process, on the same model and mac
 from __future__ import annotations
 
 import json
-import os
-import platform
 import time
 import warnings
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from _common import HERE, machine, table
 
 import jalax
 
 TRUTH, ASKED = -74.19912, 0.03
-HERE = Path(__file__).parent
 DATA = jalax.datasets.wisconsin()
 X, Y = DATA.features, DATA.labels
 
@@ -192,18 +189,16 @@ def main() -> None:
     # jalax stops when its error is below the one asked for: no credit for being better.
     ours = rows[0]["seconds"]
     rows[0]["seconds to 0.03"] = ours
-    lines = ["| " + " | ".join(rows[0]) + " | x jalax |", "|" + "---|" * (len(rows[0]) + 1)]
-    for row in rows:
-        cells = [f"{v:.3g}" if isinstance(v, float) else v for v in row.values()]
-        lines.append("| " + " | ".join(cells) + f" | {row['seconds to 0.03'] / ours:.3g} |")
-    print("\n".join(lines))
+    shown = table([row | {"x jalax": row["seconds to 0.03"] / ours} for row in rows])
+    where = machine()
     note = (
         f"Wisconsin, theta = 0: seconds to an error of {ASKED} in log p(y), after compilation "
-        f"(`python benchmarks/evidence.py`, {platform.machine()}, {os.cpu_count()} cores, jax "
-        f"{jax.__version__}). BlackJAX from our own Laplace reference shows what is owed to the "
-        "reference, which jalax chooses for the user.\n"
+        f"(`python benchmarks/evidence.py`, {where['machine']}, {where['cores']} cores, jax "
+        f"{where['jax']}). BlackJAX from our own Laplace reference shows what is owed to the "
+        "reference, which jalax chooses for the user."
     )
-    (HERE / "evidence.md").write_text("\n".join([note, *lines]) + "\n")
+    print(shown)
+    (HERE / "evidence.md").write_text(f"{note}\n\n{shown}\n")
     (HERE / "evidence.json").write_text(json.dumps(rows, indent=1))
 
 

@@ -10,79 +10,47 @@ Writes gpu.json and gpu.md beside this file.
 from __future__ import annotations
 
 import json
-import time
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from _common import HERE, in_rounds, ratio, seconds, table
+from _steps import steps_of
 
 import jalax
-from jalax import _fit, _langevin, _loop, _tree
+from jalax import _langevin, _tree
 from jalax import _model as model_
-from jalax._options import canonical
 
-HERE = Path(__file__).parent
 REPEATS = 7
 IMAGES, PIXELS, CLASSES = 800, 784, 4
 
 
 def best(run, steps: int = 1) -> float:
     """Milliseconds a step, the best of some; the first call compiles."""
-    jax.block_until_ready(run())
-    seconds = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        jax.block_until_ready(run())
-        seconds.append(time.perf_counter() - began)
-    return 1e3 * min(seconds) / steps
-
-
-def chunk(model, algorithm, num_particles: int, steps: int):
-    """A function that runs many steps of the algorithm as `fit` does."""
-    algorithm = canonical(algorithm)
-    key = jax.random.key(0)
-    start = jalax.FromSampler(
-        lambda key, theta, data: _tree.normal_like(key, jax.tree.map(jnp.asarray, model.latent))
-    )
-    cloud = jax.jit(lambda key: start(key, model, model.theta, num_particles))(key)
-    state = _fit._init(key, algorithm, model, model.theta, cloud)
-    length = jnp.asarray(steps, jnp.int32)
-    return lambda: _loop.run_chunk(key, algorithm, model, state, length, capacity=512)
+    seconds(run)
+    return 1e3 * min(seconds(run) for _ in range(REPEATS)) / steps
 
 
 def step_times(model, num_particles: int, steps: int) -> dict[str, float]:
-    """Interleaved, so that the ratios hold inside one run.
-
-    The exact weights of hundreds of thousands of latents leave one particle, and would be
-    resampled at each step: "JALA-EM" is told not to, "tempered" (as in the network's reproduction)
-    never has to.
-    """
-    step, adam = 1e-6, optax.adam(0.05)
+    """In rounds, so that the ratio holds inside one run."""
+    step, key = 1e-6, jax.random.key(0)
+    shape = jax.tree.map(
+        lambda leaf: jnp.zeros((1, num_particles, *leaf.shape), leaf.dtype), model.latent
+    )
+    particles = jax.jit(lambda: _tree.normal_like(key, shape))()
+    plain = jalax.JALAEM(step_size=step, optimizer=optax.adam(0.05))
     runs = {
-        "JALA-EM": jalax.JALAEM(step_size=step, optimizer=adam, resample_below=0.0),
-        "tempered": jalax.JALAEM(
-            step_size=step, optimizer=adam, weights=jalax.TemperedWeights(), resample_below=0.5
-        ),
-        "resampling": jalax.JALAEM(step_size=step, optimizer=adam, resample_below=1.0),
-        "PGD": jalax.PGD(step_size=step, optimizer=adam),
+        "JALA-EM": steps_of(model, plain, particles, steps).run,
+        "PGD": steps_of(model, jalax.PGD(step_size=step), particles, steps).run,
     }
-    loops = {name: chunk(model, it, num_particles, steps) for name, it in runs.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in loops}
-    for k in range(1 + REPEATS):
-        for name, run in loops.items():
-            began = time.perf_counter()
-            done = jax.block_until_ready(run())
-            if k:
-                seconds[name].append(time.perf_counter() - began)
-            resampled = int(done.records["resampled"].sum())
-            assert resampled == (steps if name == "resampling" else 0), (name, resampled)
-            del done
-    found = {name: np.array(values) for name, values in seconds.items()}
-    times = {f"{name}, ms": 1e3 * float(np.median(it)) / steps for name, it in found.items()}
-    return times | {"JALA-EM / PGD": float(np.median(found["JALA-EM"] / found["PGD"]))}
+    times = in_rounds(runs, REPEATS)
+    return {
+        "JALA-EM, ms": 1e3 * float(np.median(times["JALA-EM"])) / steps,
+        "PGD, ms": 1e3 * float(np.median(times["PGD"])) / steps,
+        "JALA-EM / PGD": ratio(times["JALA-EM"], times["PGD"]),
+    }
 
 
 def parts(model, num_particles: int, steps: int) -> dict[str, float]:
@@ -103,9 +71,10 @@ def parts(model, num_particles: int, steps: int) -> dict[str, float]:
         return jax.tree.map(lambda a, g: a + 1e-9 * g, x, seen.grad_x)
 
     def weight(k, x):
-        path = jax.tree.map(lambda a: 1e-3 * a, x)
-        zero = jnp.zeros((1, num_particles))
-        value = _langevin.alpha(zero, x, path, jnp.asarray(1e-6))
+        point = model_.Point(jnp.zeros((1, num_particles)), x, None)
+        step = jnp.asarray(1e-6)
+        other = jax.tree.map(lambda a: 1.0001 * a, x)
+        value = _langevin.jarzynski_increment(x, point, other, point, step)
         return jax.tree.map(lambda a: a + 1e-30 * value.reshape((1, -1) + (1,) * (a.ndim - 2)), x)
 
     found = {}
@@ -117,13 +86,12 @@ def parts(model, num_particles: int, steps: int) -> dict[str, float]:
 
 def matmul_ceiling(num_particles: int, hidden: int, steps: int) -> tuple[float, float]:
     """TFLOP/s of the network's two large products alone, and the flops of a step."""
-    # Scaled so that the weights neither grow nor vanish from product to product.
-    images = jax.random.normal(jax.random.key(0), (IMAGES, PIXELS)) / np.sqrt(IMAGES)
+    images = jax.random.normal(jax.random.key(0), (IMAGES, PIXELS))
     w = jax.random.normal(jax.random.key(1), (num_particles, hidden, PIXELS))
 
     def body(_, w):
-        activations = jnp.einsum("khd,nd->khn", w, images)
-        return jnp.einsum("khn,nd->khd", activations, images)
+        activations = jnp.einsum("nd,khd->knh", images, w)
+        return jnp.einsum("knh,nd->khd", activations, images) * 1e-9
 
     loop = jax.jit(lambda w: jax.lax.fori_loop(0, steps, body, w))
     flops = 2 * 2 * num_particles * IMAGES * PIXELS * hidden
@@ -176,18 +144,9 @@ def logistic(rows_of_data: int = 1_000_000, num_particles: int = 100) -> dict[st
     return row
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
-    columns = list(rows[0])
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    for row in rows:
-        cells = [f"{v:.3g}" if isinstance(v, float) else f"{v:,}" for v in row.values()]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
-
-
 if __name__ == "__main__":
     found = {"network": networks(), "logistic": [logistic()]}
     about = f"`python benchmarks/gpu.py` on {jax.devices()[0].device_kind}, jax {jax.__version__}."
-    lines = [about, "", *table(found["network"]), "", *table(found["logistic"]), ""]
+    parts_ = [about, table(found["network"]), table(found["logistic"])]
     (HERE / "gpu.json").write_text(json.dumps(found, indent=1))
-    (HERE / "gpu.md").write_text("\n".join(lines))
+    (HERE / "gpu.md").write_text("\n\n".join(parts_) + "\n")

@@ -11,15 +11,13 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
+from _common import HERE, peak_memory
 
-HERE = Path(__file__).parent
 GROUPS = (100, 1_000, 10_000, 100_000)
 ROWS, PARTICLES, MINIBATCH = 8, 50, 2_000
 
@@ -70,8 +68,7 @@ def one(num_groups: int, minibatch: int | None) -> dict:
         }
     # Of the accelerator where there is one, else of the process.
     device = jax.devices()[0].memory_stats() or {}
-    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1e3
-    found["peak GB"] = device.get("peak_bytes_in_use", host) / 1e9
+    found["peak GB"] = device.get("peak_bytes_in_use", peak_memory()) / 1e9
     found["backend"] = jax.default_backend()
     found["device"] = jax.devices()[0].device_kind
     return found
