@@ -84,16 +84,20 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
+def commit() -> str:
+    """The commit measured; a plus: with changes to src."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(HERE.parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "-s", "--", "src") else "")
+
+
 def machine(*packages: str) -> Row:
     """Where and with what it was measured."""
     import jax
 
-    commit = subprocess.run(
-        ["git", "-C", str(HERE), "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
     versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", *packages)}
     return {
         "machine": platform.machine(),
@@ -101,7 +105,7 @@ def machine(*packages: str) -> Row:
         "device": jax.devices()[0].device_kind,
         "python": platform.python_version(),
         **versions,
-        "commit": commit,
+        "commit": commit(),
     }
 
 
