@@ -5,14 +5,18 @@ regression on random numbers, and groups G of a random intercept. Steps are smal
 is resampled. Float32.
 
 Time: all sizes are compiled in one process and then timed in rounds, each size once a round; the
-best of the rounds is a size's time. Memory: the smallest size and the upper half run in processes
-of their own; what is reported is the largest resident set (VmHWM) less that of the smallest size:
-this takes out Python, JAX and the compiler. K is the number of steps of `jalax.fit`, time and
-memory of the whole fit: its history is K rows of scalars on the host, all else must not grow.
+best of the rounds is a size's time. Beside it the floor at the same size (floor.py: the bare
+vmapped value and gradient, and noise): what leaves the processor's caches grows faster than its
+size, and the floor shows how much of the growth is that.
+
+Memory: the smallest size and the upper half run in processes of their own, data and model included;
+reported is the largest resident set (VmHWM) less that of the smallest size, which takes out Python,
+JAX and the compiler. K is the number of steps of `jalax.fit`, time and memory of the whole fit: its
+history is K rows of scalars on the host, all else must not grow.
 
 Exponents are least squares in log-log over the upper half of each range, where fixed costs are
-small; for memory over those of its sizes that take 20 MB more than the smallest or beyond (the
-largest resident set varies by ten from run to run), and none where fewer than two do.
+small; for memory over those of its sizes that take at least 50 MB more than the smallest (the
+largest resident set of one program varies by 20), and none where fewer than two do.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -37,6 +41,7 @@ from _common import (
     write,
 )
 from _steps import steps_of
+from floor import floor
 
 import jalax
 
@@ -98,18 +103,26 @@ def algorithm(model: Any) -> Any:
     return jalax.JALAEM(step_size=1e-2 / rows, optimizer=optax.adam(1e-6))
 
 
-def prepared(what: str, size: int) -> tuple[Callable[[], Any], int]:
-    """A compiled function of many steps, and how many."""
+class Runs(NamedTuple):
+    ours: Callable[[], Any]
+    floor: Callable[[], Any] | None
+    steps: int
+
+
+def prepared(what: str, size: int) -> Runs:
+    """Compiled functions of many steps, and how many; of K: the fit."""
     model, num_particles = problem(what, size)
     particles = particles_of(model, num_particles)
     if what == "K":
-        return fit_of(model, particles, size), 1
+        return Runs(fit_of(model, particles, size), None, 1)
     each = seconds(steps_of(model, algorithm(model), particles, 1).run)
     steps = int(np.clip(SAMPLE / each, 1, 500))
     found = steps_of(model, algorithm(model), particles, steps)
     assert found.resampled == 0
     assert found.dead == 0
-    return found.run, steps
+    bare = floor(model, particles, 1e-8)
+    bare(1)
+    return Runs(found.run, lambda: bare(steps), steps)
 
 
 def fit_of(model: Any, particles: Any, num_steps: int) -> Callable[[], Any]:
@@ -127,11 +140,18 @@ def fit_of(model: Any, particles: Any, num_steps: int) -> Callable[[], Any]:
     return run
 
 
-def times(what: str, sizes: tuple[int, ...]) -> dict[int, float]:
-    """Seconds a step (of K: of the fit)."""
-    found = {size: prepared(what, size) for size in sizes}
-    rounds = in_rounds({size: run for size, (run, _) in found.items()}, ROUNDS)
-    return {size: float(rounds[size].min()) / steps for size, (_, steps) in found.items()}
+def times(what: str, sizes: tuple[int, ...]) -> tuple[dict[int, float], dict[int, float]]:
+    """Seconds a step (of K: of the fit), and of the floor."""
+    runs = {size: prepared(what, size) for size in sizes}
+    ours = {(size, "ours"): found.ours for size, found in runs.items()}
+    bare = {(size, "floor"): found.floor for size, found in runs.items() if found.floor}
+    order = sorted(ours | bare)
+    rounds = in_rounds({name: (ours | bare)[name] for name in order}, ROUNDS)
+    best = {(size, who): rounds[size, who].min() / runs[size].steps for size, who in order}
+    return (
+        {size: float(best[size, "ours"]) for size in sizes},
+        {size: float(best[size, who]) for size, who in bare},
+    )
 
 
 def memory_alone(what: str, size: int) -> float:
@@ -153,22 +173,27 @@ def use_memory(what: str, size: int) -> None:
 
 def measure(what: str) -> tuple[list[Row], Row]:
     sizes = SIZES[what][:3] if quick() else SIZES[what]
-    time = times(what, sizes)
-    alone = {size: memory_alone(what, size) for size in [sizes[0], *upper_half(sizes)]}
-    memory = {size: (alone[size] - alone[sizes[0]]) / 1e6 for size in upper_half(sizes)}
+    time, bare = times(what, sizes)
+    upper = upper_half(sizes)
+    alone = {size: memory_alone(what, size) for size in (sizes[0], *upper)}
+    memory = {size: (alone[size] - alone[sizes[0]]) / 1e6 for size in upper}
     label, scale = ("s", 1.0) if what == "K" else ("ms a step", 1e3)
     rows: list[Row] = []
     for size in sizes:
         row = {"varied": what, "size": size, "time": scale * time[size], "unit": label}
+        row["x floor"] = time[size] / bare[size] if bare else None
         rows.append(row | {"MB over the smallest": memory.get(size)})
         print(rows[-1], flush=True)
-    clear = {size: over for size, over in memory.items() if over >= 20}
+    clear = {size: over for size, over in memory.items() if over >= 50}
     fitted = {
         "varied": what,
         "what": HELD[what],
         "from": sizes[0],
         "to": sizes[-1],
-        "exponent of time": exponent({size: time[size] for size in upper_half(sizes)}),
+        "exponent of time": exponent({size: time[size] for size in upper}),
+        "of the floor": exponent({size: bare[size] for size in upper_half(sizes)})
+        if bare
+        else None,
         "exponent of memory": exponent(clear) if len(clear) > 1 else None,
         "MB, largest less smallest": memory[sizes[-1]],
     }
