@@ -12,9 +12,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from jalax import _information, _model, _weights
+from jalax import _information, _model, _tree, _weights
 from jalax._information import Metric, Moments
-from jalax._model import Model
+from jalax._model import Model, Point
 from jalax._tree import Tree
 
 MOVING, AVERAGING, DONE = 0, 1, 2
@@ -141,12 +141,15 @@ class Limiter:
         model: Model,
         theta: Tree,
         particles: Tree,
-        log_joint: Float[Array, "G N"],
+        point: Point,
         log_weights: Float[Array, "G N"],
         change: Tree,
         shift: Tree,
     ) -> Float[Array, ""]:
-        """The factor in (0, 1]; the particles move by `shift` (G, 1, ...) with theta."""
+        """The factor in (0, 1]; `point` is what is known at the particles.
+
+        They move by `shift` (G, 1, ...) with theta.
+        """
         dtype = log_weights.dtype
         if self.cess == 0:
             return jnp.ones((), dtype)
@@ -154,10 +157,10 @@ class Limiter:
         if shift is None:
             shift = jax.tree.map(lambda x: jnp.zeros_like(x[:, :1]), particles)
         moved = jax.tree.map(lambda c, x: jnp.broadcast_to(c, x.shape), shift, particles)
-        # First order: log-weights change by s d, and CESS / N = 1 / (1 + s^2 Var d).
-        _, d = jax.jvp(
-            lambda t, x: _model.log_joint(model, t, x), (theta, particles), (change, moved)
-        )
+        # First order: log-weights change by s d, and CESS / N = 1 / (1 + s^2 Var d). What the shift
+        # does to log p is in the gradients of the last visit.
+        _, d = jax.jvp(lambda t: _model.log_joint(model, t, particles), (theta,), (change,))
+        d = d + _tree.dot(point.grad_x, moved)
         d = jnp.where(weights > 0, d, 0.0)
         d = d - jnp.sum(weights * d, axis=1, keepdims=True)
         variance = jnp.max(jnp.sum(weights * d**2, axis=1))
@@ -169,7 +172,7 @@ class Limiter:
             s = s / 2
             t = jax.tree.map(lambda a, b: a + s.astype(a.dtype) * b, theta, change)
             x = jax.tree.map(lambda a, b: a + s.astype(a.dtype) * b, particles, moved)
-            v = _model.log_joint(model, t, x) - log_joint
+            v = _model.log_joint(model, t, x) - point.log_joint
             v = jnp.where(weights > 0, v, -jnp.inf)
             v = jnp.exp(v - jnp.max(v, axis=1, keepdims=True))
             cess = jnp.sum(weights * v, axis=1) ** 2 / jnp.sum(weights * v**2, axis=1)

@@ -272,7 +272,7 @@ class JALAEM:
             model,
             state.theta,
             state.particles,
-            memory.point.log_joint,
+            memory.point,
             state.log_weights,
             unravel(gain * direction),
             c,
