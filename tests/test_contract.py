@@ -105,10 +105,10 @@ def test_log_joint_is_traced_once(name):
     run(5, base.data)
     # SOUL's chain moves one particle at a time, but each particle is one call all the same.
     assert calls.number == 1
-    compiled = _loop.run_chunk._cache_size()
+    compiled = _loop.run_chunk.cache_size()
     run(9, jax.tree.map(lambda leaf: leaf + 1.0, base.data))
     assert calls.number == 1
-    assert _loop.run_chunk._cache_size() == compiled
+    assert _loop.run_chunk.cache_size() == compiled
 
 
 @names

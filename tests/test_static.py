@@ -273,9 +273,9 @@ class Fits:
 
     def compiled_by(self, **changes):
         """(programs, calls of log_joint, whether the result changed) of one more fit."""
-        programs, calls = _loop.run_chunk._cache_size(), self.counter.calls
+        programs, calls = _loop.run_chunk.cache_size(), self.counter.calls
         changed = self(**changes) != self.first
-        return _loop.run_chunk._cache_size() - programs, self.counter.calls - calls, changed
+        return _loop.run_chunk.cache_size() - programs, self.counter.calls - calls, changed
 
 
 @pytest.fixture(scope="module")

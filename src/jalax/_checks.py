@@ -13,6 +13,7 @@ import numpy as np
 from jalax import _model, _tree
 from jalax._model import GroupedModel, Model
 from jalax._options import QUICKLY
+from jalax._programs import AT_ONCE, Program
 from jalax._static import traced_once
 from jalax._tree import Tree
 from jalax._types import Algorithm, Cloud
@@ -168,7 +169,7 @@ def look(model: Model, theta: Tree, particles: Tree):
     return visit.log_joint, visit.alive
 
 
-_look = jax.jit(look, compiler_options=QUICKLY)
+_look = Program(look, small=AT_ONCE, large=QUICKLY)
 
 
 def _warn_of_walls(model: Model, theta: Tree, particles: Tree) -> None:
@@ -190,7 +191,7 @@ def _warn_of_walls(model: Model, theta: Tree, particles: Tree) -> None:
         )
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=AT_ONCE)
 def _twice_as_far(particles: Tree) -> Tree:
     middle = jax.tree.map(lambda x: jnp.mean(x, axis=1, keepdims=True), particles)
     return jax.tree.map(lambda x, m: m + 2 * (x - m), particles, middle)

@@ -20,6 +20,7 @@ from jalax import _curvature, _information, _model, _tempering, _tree, _weights
 from jalax._information import FLAT, Moments
 from jalax._model import Model
 from jalax._options import BRISKLY, QUICKLY
+from jalax._programs import AT_ONCE, PLAINLY, Program, fold_in, split
 from jalax._reference import AtMode, Prepared, fitted_to, normalisation
 from jalax._starts.importance import importance_cloud, thinned
 from jalax._tempering import pooled_k
@@ -133,7 +134,7 @@ class Clouds:
         draws = self.num_particles * self.budget.num_replicates
         scores = self.budget.fraction is not None
         for k in range(self.rounds):
-            key = jax.random.fold_in(self.key, k)
+            key = fold_in(self.key, k)
             now, moments, _ = _importance(key, model, theta, prepared, draws, scores)
             sums = now if sums is None else _join(sums, now)
             count = (k + 1) * draws
@@ -156,7 +157,7 @@ class Clouds:
             variance,
             np.inf,
             k_hat,
-            float(np.min(sums.ess)) / count,
+            float(np.min(np.asarray(sums.ess))) / count,
             count,
             (k + 1) * self.budget.num_replicates,
             moments,
@@ -255,9 +256,11 @@ refit = jax.jit(fitted_to)
 check_normalisation = jax.jit(normalisation)
 
 
-@partial(jax.jit, compiler_options=QUICKLY)
-def prepare(key, reference, model: Model, theta: Tree) -> Prepared:
+def _prepare(key, reference, model: Model, theta: Tree) -> Prepared:
     return reference.prepare(key, model, theta)
+
+
+prepare = Program(_prepare, small=AT_ONCE, large=QUICKLY)
 
 
 @jax.tree_util.register_dataclass
@@ -271,8 +274,7 @@ class _Sums:
     ess: Any
 
 
-@partial(jax.jit, static_argnames=("draws", "scores"), compiler_options=BRISKLY)
-def _importance(
+def _weighted_draws(
     key, model: Model, theta: Tree, prepared: Prepared, draws: int, scores: bool
 ) -> tuple[_Sums, Moments | None, tuple[Tree, Array]]:
     particles = prepared.sample(key, model, theta, draws)
@@ -284,6 +286,11 @@ def _importance(
     batches = 8 if draws % 8 == 0 else 1
     found = _information.moments(model, theta, particles, log_w, batches) if scores else None
     return sums, found, (particles, log_w)
+
+
+_importance = Program(
+    _weighted_draws, small=PLAINLY, large=BRISKLY, static_argnames=("draws", "scores")
+)
 
 
 def _join(a: _Sums, b: _Sums) -> _Sums:
@@ -364,16 +371,16 @@ def _moments_of_legs(model: Model, theta: Tree, legs: _tempering.Leg) -> Moments
 
 def start_cloud(key, model: Model, theta: Tree, num_particles: int, scores: bool) -> Cloud:
     """What `Laplace(num_draws=...)` draws, by the programs that the finish of a fit uses too."""
-    key_prepare, key_draw, key_thin = jax.random.split(key, 3)
+    key_prepare, key_draw, key_thin = split(key, 3)
     prepared = prepare(key_prepare, AtMode(), model, theta)
     draws = Budget().num_replicates * default_particles(model)
     # The scores are not needed yet; with them it is a program that the finish has a use for too.
     scores = scores and draws * model.num_groups * _tree.size(theta) <= 10_000_000
     sums, _, (particles, log_w) = _importance(key_draw, model, theta, prepared, draws, scores)
-    k_hat = jnp.broadcast_to(sums.k_hat, sums.ess.shape)
-    return _thin(key_thin, particles, log_w, k_hat, num_particles)
+    return _thin(key_thin, particles, log_w, sums.k_hat, num_particles)
 
 
-@partial(jax.jit, static_argnames="num_particles", compiler_options=QUICKLY)
+@partial(jax.jit, static_argnames="num_particles", compiler_options=PLAINLY)
 def _thin(key, particles: Tree, log_weights, k_hat, num_particles: int) -> Cloud:
+    k_hat = jnp.broadcast_to(k_hat, log_weights.shape[:1])
     return thinned(key, importance_cloud(particles, log_weights, k_hat), num_particles)

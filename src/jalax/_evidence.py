@@ -27,6 +27,7 @@ from jalax._clouds import (
 )
 from jalax._information import Moments
 from jalax._model import Model
+from jalax._programs import fold_in, split
 from jalax._reference import (
     AtMode,
     Prepared,
@@ -163,7 +164,7 @@ def estimate(
     key, model: Model, theta: Tree, budget: Budget, reference: Any = None, moves: Any = None
 ) -> tuple[Evidence, Moments | None]:
     """The evidence and, where a `fraction` is asked for, score and information at theta."""
-    key_prepare, key_pilot, key_run = jax.random.split(key, 3)
+    key_prepare, key_pilot, key_run = split(key, 3)
     drawn_up = as_reference(AtMode() if reference is None else reference)
     prepared = prepare(key_prepare, drawn_up, model, theta)
     messages = _reference_messages(prepared, key_prepare, model, theta)
@@ -181,7 +182,7 @@ def estimate(
         return _report(total, messages, 1, clouds), total.moments
     legs = []
     for k in range(1 + NUM_REFITS):
-        key_k = jax.random.fold_in(key_pilot, k)
+        key_k = fold_in(key_pilot, k)
         plan = make_plan(key_k, model, theta, prepared, moves, clouds.num_particles)
         legs.append((prepared, plan))
         if k == NUM_REFITS:

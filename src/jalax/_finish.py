@@ -20,6 +20,7 @@ from jalax._clouds import Budget
 from jalax._evidence import Evidence
 from jalax._information import FLAT, LIMIT, Metric, Moments
 from jalax._model import Model
+from jalax._programs import fold_in
 from jalax._tree import Tree
 
 MAX_SCORING = 6
@@ -232,9 +233,9 @@ def finish(
         raise ValueError(too_many(flat.size))
     budget = Budget(fraction=fraction).filled(model, MAX_PARTICLES)
     for k in range(MAX_SCORING):
-        evidence, moments = _evidence.estimate(jax.random.fold_in(key, k), model, theta, budget)
+        evidence, moments = _evidence.estimate(fold_in(key, k), model, theta, budget)
         assert moments is not None
-        key_probe = jax.random.fold_in(key, MAX_SCORING + k)
+        key_probe = fold_in(key, MAX_SCORING + k)
         flat, held = ravel_pytree(theta)[0], np.zeros(flat.size, bool)
         if project is not None:
             free, _ = _information.bounded(project, theta, moments.score, moments.complete)
@@ -275,7 +276,7 @@ def uncertainty_at(key, model: Model, theta: Tree, fraction: float) -> Uncertain
         key, model, theta, Budget(fraction=fraction).filled(model, MAX_PARTICLES)
     )
     assert moments is not None
-    key_probe = jax.random.fold_in(key, 1)
+    key_probe = fold_in(key, 1)
     return solve(key_probe, model, theta, moments, evidence.degrees_of_freedom).uncertainty
 
 

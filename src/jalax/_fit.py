@@ -20,6 +20,7 @@ from jalax._drive import capacity_of, drive, with_progress
 from jalax._model import Model
 from jalax._options import QUICKLY, canonical
 from jalax._outcome import result_of
+from jalax._programs import AT_ONCE, Program, fold_in, split
 from jalax._result import FitResult, SavedState
 from jalax._starts.importance import Laplace
 from jalax._starts.tempered import Tempered
@@ -96,7 +97,7 @@ def fit(
     num_steps = _num_steps(num_steps, algorithm)
     chunk_size = _checks.check_count("chunk_size", chunk_size)
     record = _checks.check_count("record", record)
-    key_start, key_run = jax.random.split(key)
+    key_start, key_run = split(key)
 
     begin = None
     if state is None:
@@ -110,7 +111,7 @@ def fit(
         else:
             cloud = _draw(key_start, begin, model, theta, count)
         _checks.check_start(model, theta, cloud, num_steps, algorithm.gives_evidence)
-        first = _init(jax.random.fold_in(key_start, 1), algorithm, model, theta, cloud)
+        first = _init(fold_in(key_start, 1), algorithm, model, theta, cloud)
     else:
         like = state.theta if isinstance(state, State) else _checks.prepare_theta(theta, model)
         algorithm = filled(algorithm, like)
@@ -216,9 +217,11 @@ def _draw(key, start: Start, model: Model, theta: Tree, num_particles: int) -> C
     return start(key, model, theta, num_particles)
 
 
-@partial(jax.jit, compiler_options=QUICKLY)
-def _init(key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Cloud) -> State:
+def _first(key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Cloud) -> State:
     return algorithm.init(key, model, theta, cloud)
+
+
+_init = Program(_first, small=AT_ONCE, large=QUICKLY)
 
 
 def _continued(state: State | SavedState, algorithm: Algorithm, model: Model, theta: Tree) -> State:

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float
 
 from jalax import _model, _tree, _weights
 from jalax._model import Model
+from jalax._programs import AT_ONCE
 from jalax._static import traced_once
 from jalax._tree import Tree
 
@@ -254,7 +255,7 @@ def metric(complete: Float[Array, "P P"], missing: Float[Array, "P P"]) -> Metri
     return Metric(root @ turn, inverse, share)
 
 
-_compiled_metric = jax.jit(metric)
+_compiled_metric = jax.jit(metric, compiler_options=AT_ONCE)
 
 
 def host_metric(complete: Any, missing: Any) -> Any:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Int
 
 from jalax._model import Model
 from jalax._options import BRISKLY
+from jalax._programs import PLAINLY, Program
 from jalax._tree import Tree
 from jalax._types import Algorithm, State
 
@@ -66,7 +67,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
     return Chunk(state, buffers, done, healthy)
 
 
-run_chunk = jax.jit(chunk, static_argnames="capacity", compiler_options=BRISKLY)
+run_chunk = Program(chunk, small=PLAINLY, large=BRISKLY, static_argnames="capacity")
 
 
 @partial(jax.jit, static_argnames=("capacity", "axes"), compiler_options=BRISKLY)

@@ -15,6 +15,7 @@ from jalax._drive import is_done
 from jalax._evidence import Evidence
 from jalax._minibatch import weighed_to_theta
 from jalax._model import GroupedModel, Model, at_particles
+from jalax._programs import AT_ONCE, fold_in
 from jalax._replay import Origin
 from jalax._result import FitResult
 from jalax._tree import Tree
@@ -101,7 +102,7 @@ def _outside(model: Model, state: Any) -> Tree:
 def _finish_run(run: Run, theta: Tree) -> _finish.Finished:
     algorithm: Any = run.algorithm
     end = _finish.finish(
-        jax.random.fold_in(run.key, 1),
+        fold_in(run.key, 1),
         run.model,
         theta,
         # The tolerance of a minibatch is for its loop only, and the scoring steps see all groups.
@@ -172,7 +173,7 @@ def _collapsed(run: Run, history: dict[str, Any]) -> str:
     )
 
 
-_log_evidence = jax.jit(_weights.log_evidence)
+_log_evidence = jax.jit(_weights.log_evidence, compiler_options=AT_ONCE)
 _weighed_to_theta = jax.jit(weighed_to_theta)
 
 

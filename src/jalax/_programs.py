@@ -1,0 +1,83 @@
+"""How programs are compiled: of a small model, that takes longer than running them.
+
+An automatic fit of a few hundred rows runs for half a second. Compiled as a large model deserves,
+its programs take 15 s of CPU; plainly, 5 s (Wisconsin, two cores, jax 0.10), and they are slow only
+where there is little to do. The answers agree up to rounding.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+
+from jalax import _tree
+from jalax._model import Model
+
+# XLA's older emitters of loops: half the time to compile, and up to a third more to run.
+PLAINLY = {"xla_backend_optimization_level": 2, "xla_cpu_use_fusion_emitters": False}
+# A fifth of the time to compile, and four times as long to run: for what runs once.
+AT_ONCE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+SMALL = 300_000  # numbers of the data times latents of a group, which a Hessian costs
+
+
+class Program:
+    """A jitted function in two versions, `small` and `large` (compiler options of each)."""
+
+    def __init__(
+        self,
+        function: Callable,
+        *,
+        small: dict[str, Any],
+        large: dict[str, Any],
+        static_argnames: str | Sequence[str] = (),
+    ):
+        jit = partial(jax.jit, function, static_argnames=static_argnames)
+        self.small, self.large = jit(compiler_options=small), jit(compiler_options=large)
+
+    def __call__(self, *args, **kwargs):
+        return self.version(args)(*args, **kwargs)
+
+    def version(self, args: Sequence[Any]) -> Any:
+        return self.small if _is_short(args) else self.large
+
+    def compile_ahead(self, *args, **kwargs) -> threading.Thread:
+        """Compile for arguments of these shapes while other work goes on; join it before a call.
+
+        Python traces it here and now: the thread only waits for XLA.
+        """
+        lowered = self.version(args).lower(*args, **kwargs)
+        thread = threading.Thread(target=lowered.compile)
+        thread.start()
+        return thread
+
+    def cache_size(self) -> int:
+        """How many programs were compiled."""
+        return self.small._cache_size() + self.large._cache_size()
+
+
+def _is_short(args: Sequence[Any]) -> bool:
+    """The model among the arguments is small, and no algorithm takes thousands of steps.
+
+    One that chooses its step size stops by itself, usually before the hundredth.
+    """
+    if jax.default_backend() != "cpu":
+        return False
+    long = any(hasattr(a, "step") and not getattr(a, "automatic", False) for a in args[:2])
+    model = next(a for a in args if isinstance(a, Model))
+    latents = _tree.size(model.latent)
+    return not long and max(_tree.size(model.data), latents) * latents <= SMALL
+
+
+@partial(jax.jit, static_argnames="num", compiler_options=AT_ONCE)
+def split(key, num: int = 2) -> tuple[jax.Array, ...]:
+    """`jax.random.split` as one program: outside of jit it is two, which take four times as long
+    to compile."""
+    return tuple(jax.random.split(key, num))
+
+
+fold_in = jax.jit(jax.random.fold_in, compiler_options=AT_ONCE)
