@@ -373,11 +373,26 @@ def start_cloud(key, model: Model, theta: Tree, num_particles: int, scores: bool
     """What `Laplace(num_draws=...)` draws, by the programs that the finish of a fit uses too."""
     key_prepare, key_draw, key_thin = split(key, 3)
     prepared = prepare(key_prepare, AtMode(), model, theta)
-    draws = Budget().num_replicates * default_particles(model)
-    # The scores are not needed yet; with them it is a program that the finish has a use for too.
-    scores = scores and draws * model.num_groups * _tree.size(theta) <= 10_000_000
-    sums, _, (particles, log_w) = _importance(key_draw, model, theta, prepared, draws, scores)
+    how = _start_draws(model, theta, scores)
+    sums, _, (particles, log_w) = _importance(key_draw, model, theta, prepared, *how)
     return _thin(key_thin, particles, log_w, sums.k_hat, num_particles)
+
+
+def start_shapes(key, model: Model, theta: Tree, num_particles: int, scores: bool) -> Cloud:
+    """The shapes of `start_cloud`; what is traced for them is not traced again."""
+    prepared = prepare.eval_shape(key, AtMode(), model, theta)
+    how = _start_draws(model, theta, scores)
+    sums, _, (particles, log_w) = _importance.eval_shape(key, model, theta, prepared, *how)
+    return _thin.eval_shape(key, particles, log_w, sums.k_hat, num_particles)
+
+
+def _start_draws(model: Model, theta: Tree, scores: bool) -> tuple[int, bool]:
+    """How many, and whether with scores.
+
+    These are not needed yet; with them it is a program that the finish has a use for too.
+    """
+    draws = Budget().num_replicates * default_particles(model)
+    return draws, scores and draws * model.num_groups * _tree.size(theta) <= 10_000_000
 
 
 @partial(jax.jit, static_argnames="num_particles", compiler_options=PLAINLY)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import jax
@@ -99,7 +100,8 @@ def fit(
     record = _checks.check_count("record", record)
     key_start, key_run = split(key)
 
-    begin = None
+    capacity = capacity_of(chunk_size)
+    begin = ahead = None
     if state is None:
         theta = _checks.prepare_theta(theta, model)
         _checks.check_log_joint(model, theta)
@@ -107,6 +109,7 @@ def fit(
         _checks.check_projection(algorithm, theta)
         begin, count = _prepare_start(start, model, algorithm, num_particles)
         if start is None:
+            ahead = _loop_ahead(key, algorithm, model, theta, count, capacity)
             begin, cloud = _default_cloud(key_start, begin, model, theta, count)
         else:
             cloud = _draw(key_start, begin, model, theta, count)
@@ -132,8 +135,9 @@ def fit(
         if isinstance(callback, checkpoint) and callback.exists():
             callback.restore(run)
 
-    capacity = capacity_of(chunk_size)
     advance = partial(_loop.run_chunk, key_run, algorithm, model, capacity=capacity)
+    if ahead is not None:
+        ahead.join()
     status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
     return result_of(run, status, message)
 
@@ -164,6 +168,16 @@ def _default_cloud(
         return begin, cloud
     tempered = Tempered()
     return tempered, _draw(key, tempered, model, theta, num_particles)
+
+
+def _loop_ahead(
+    key, algorithm: Algorithm, model: Model, theta: Tree, num_particles: int, capacity: int
+) -> Thread:
+    """The loop's program, the largest, compiles on another core while the start is drawn."""
+    cloud = _clouds.start_shapes(key, model, theta, num_particles, _information.fits(theta))
+    state = _init.eval_shape(key, algorithm, model, theta, cloud)
+    length = np.zeros((), np.int32)
+    return _loop.run_chunk.compile_ahead(key, algorithm, model, state, length, capacity=capacity)
 
 
 def needs_tempering(k_hat: Any, error: Any) -> bool:
@@ -237,9 +251,8 @@ def _continued(state: State | SavedState, algorithm: Algorithm, model: Model, th
         lambda x: jax.ShapeDtypeStruct((*shape, *x.shape), x.dtype), model.latent
     )
     log_weights: Any = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
-    like = jax.eval_shape(
-        _init, jax.random.key(0), algorithm, model, theta, Cloud(particles, log_weights, None)
-    )
+    cloud = Cloud(particles, log_weights, None)
+    like = _init.eval_shape(jax.random.key(0), algorithm, model, theta, cloud)
     if isinstance(state, SavedState):
         return unflatten_state(state.names, state.arrays, like, "state=")
     shapes = [leaf.shape for leaf in jax.tree.leaves(like)]

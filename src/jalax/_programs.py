@@ -45,6 +45,10 @@ class Program:
     def version(self, args: Sequence[Any]) -> Any:
         return self.small if _is_short(args) else self.large
 
+    def eval_shape(self, *args, **kwargs) -> Any:
+        """Shapes of the result; the trace is kept for the call itself."""
+        return self.version(args).eval_shape(*args, **kwargs)
+
     def compile_ahead(self, *args, **kwargs) -> threading.Thread:
         """Compile for arguments of these shapes while other work goes on; join it before a call.
 
