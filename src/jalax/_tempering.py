@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jalax import _langevin, _tree, _weights
 from jalax import _model as model_
 from jalax._model import Model
+from jalax._pareto import pareto_k
 from jalax._reference import Prepared
 from jalax._resampling import Weighted, resample_low, systematic
 from jalax._tree import Tree
@@ -342,13 +343,3 @@ def pooled_k(log_weights: Float[Array, "G N"]) -> Float[Array, ""]:
     relative = log_weights - _weights.log_mean_exp(log_weights)[:, None]
     relative = relative[:, : max(10, MOST_WEIGHTS // relative.shape[0])]
     return pareto_k(relative.reshape(1, -1))[0]
-
-
-def pareto_k(log_weights: Float[Array, "G N"]) -> Float[Array, " G"]:
-    """Pareto k-hat of the importance weights of each group (blackjax's PSIS)."""
-    from blackjax.diagnostics import psis_weights
-
-    floor = jnp.finfo(log_weights.dtype).min / 4
-    finite = jnp.maximum(log_weights, floor)
-    k_hat = jax.vmap(lambda w: psis_weights(w)[1])(finite).astype(log_weights.dtype)
-    return jnp.where(jnp.isnan(k_hat), jnp.inf, k_hat)  # weights without a tail to fit

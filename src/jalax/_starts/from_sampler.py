@@ -12,7 +12,7 @@ from jalax import _model
 from jalax._model import Model
 from jalax._reference import density, draw
 from jalax._starts.importance import importance_cloud
-from jalax._tempering import pareto_k
+from jalax._pareto import pareto_k
 from jalax._tree import Tree
 from jalax._types import Cloud
 
