@@ -16,6 +16,7 @@ from jalax._callbacks import time_limit as time_limit
 from jalax._checkpoint import checkpoint as checkpoint
 from jalax._compare import Comparison as Comparison
 from jalax._compare import compare as compare
+from jalax._compilation_cache import compilation_cache as compilation_cache
 from jalax._constrained import Constrained as Constrained
 from jalax._evidence import Evidence as Evidence
 from jalax._evidence import log_evidence as log_evidence

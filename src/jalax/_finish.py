@@ -248,7 +248,7 @@ def finish(
             return Finished(theta, evidence, solved.uncertainty, settled)
         # Far away the quadratic is not to be trusted beyond a standard error in each direction.
         short = 1.0 if settled else min(1.0, root / solved.length)
-        theta = unravel(flat + jnp.asarray(short * solved.step, flat.dtype))
+        theta = unravel(jnp.asarray(np.asarray(flat) + (short * solved.step).astype(flat.dtype)))
         theta = theta if project is None else project(theta)
         if settled:
             break

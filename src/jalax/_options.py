@@ -174,7 +174,8 @@ def canonical(algorithm: Any, convert: Callable | None = None) -> Any:
 
 def strong_float(leaf: Any) -> jax.Array:
     """A float array with a dtype of its own: Python numbers would be weakly typed."""
-    array = jnp.asarray(leaf)
+    # By way of NumPy, which has no weak types: a conversion in JAX would compile a program.
+    array = jnp.asarray(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf))
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return array.astype(float)
     return array.astype(array.dtype)

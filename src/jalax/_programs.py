@@ -37,7 +37,8 @@ class Program:
         static_argnames: str | Sequence[str] = (),
     ):
         jit = partial(jax.jit, function, static_argnames=static_argnames)
-        self.small, self.large = jit(compiler_options=small), jit(compiler_options=large)
+        self.small: Any = jit(compiler_options=small)
+        self.large: Any = jit(compiler_options=large)
 
     def __call__(self, *args, **kwargs):
         return self.version(args)(*args, **kwargs)

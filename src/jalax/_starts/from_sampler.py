@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from jalax import _model
 from jalax._model import Model
+from jalax._pareto import pareto_k
 from jalax._reference import density, draw
 from jalax._starts.importance import importance_cloud
-from jalax._pareto import pareto_k
 from jalax._tree import Tree
 from jalax._types import Cloud
 

@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 
 from jalax import _model, _tree, _weights
 from jalax._model import Model
+from jalax._pareto import pareto_k
 from jalax._reference import AtMode, as_reference
 from jalax._resampling import ancestors_of_groups, systematic
-from jalax._pareto import pareto_k
 from jalax._tree import Tree
 from jalax._types import Cloud
 

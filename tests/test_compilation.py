@@ -1,0 +1,146 @@
+"""How programs are compiled: plainly for small models, ahead of time, and kept on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from blackjax.diagnostics import psis_weights
+from blackjax.smc import resampling
+
+import jalax
+from jalax import _fit, _loop, _programs
+from jalax._pareto import pareto_k
+from jalax._programs import AT_ONCE, Program
+
+KEY = jax.random.key(0)
+
+FIT = """
+import collections, json, sys
+import jax, jax.monitoring, jax.numpy as jnp
+import jalax
+seen = collections.Counter()
+jax.monitoring.register_event_listener(lambda name, **_: seen.update([name.rsplit("/")[-1]]))
+jalax.compilation_cache(sys.argv[1])
+model = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))
+result = jalax.fit(model, 0.0, key=jax.random.key(1), progress=jalax.Callback())
+print(json.dumps([float(result.theta), seen["cache_hits"], seen["cache_misses"]]))
+"""
+
+
+def fit_in_a_process(folder):
+    command = [sys.executable, "-c", FIT, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_next_process_finds_all_programs_in_the_folder(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    theta, _, misses = fit_in_a_process(folder)
+    assert misses > 5
+    assert list(folder.iterdir())
+    again, hits, misses = fit_in_a_process(folder)
+    assert again == theta
+    assert hits > 5
+    assert misses == 0
+
+
+@pytest.fixture
+def cache_is_off_afterwards():
+    names = [
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    ]
+    before = {name: getattr(jax.config, name) for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.usefixtures("cache_is_off_afterwards")
+def test_the_default_folder_is_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert jalax.compilation_cache() == tmp_path / "jalax"
+    assert (tmp_path / "jalax").is_dir()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert jalax.compilation_cache() == tmp_path / ".cache" / "jalax"
+
+
+def test_a_folder_that_is_none(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"cannot be kept in .*file.*pass another folder"):
+        jalax.compilation_cache(tmp_path / "file")
+    with pytest.raises(TypeError, match="folder must be a path or None, got int"):
+        jalax.compilation_cache(3)
+
+
+def logistic(rows):
+    X = np.random.default_rng(0).normal(size=(rows, 5))
+    return jalax.models.logistic_regression(X, (X[:, 0] > 0).astype(float))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere there is one version")
+def test_small_models_of_short_runs_are_compiled_plainly():
+    program = Program(lambda *args: None, small=AT_ONCE, large={})
+    auto, told = jalax.JALAEM(), jalax.JALAEM(step_size=0.1)
+    assert program.version((KEY, auto, logistic(200))) is program.small
+    assert program.version((KEY, logistic(200))) is program.small
+    assert program.version((KEY, auto, logistic(20_000))) is program.large
+    assert program.version((KEY, told, logistic(200))) is program.large
+    assert program.version((KEY, jalax.PGD(step_size=0.1), logistic(200))) is program.large
+
+
+def test_both_versions_agree(monkeypatch):
+    model = logistic(60)
+    small = jalax.fit(model, key=KEY, num_steps=5, progress=jalax.Callback())
+    monkeypatch.setattr(_programs, "SMALL", 0)
+    large = jalax.fit(model, key=KEY, num_steps=5, progress=jalax.Callback())
+    np.testing.assert_allclose(small.theta, large.theta, rtol=1e-3)
+    np.testing.assert_allclose(small.log_evidence, large.log_evidence, atol=1e-2)
+
+
+def test_what_is_compiled_ahead_is_what_runs():
+    """One program of the loop for a fit, not a second one for its real arguments."""
+    model = logistic(61)
+    before = _loop.run_chunk.cache_size()
+    compiled = []
+    listen = lambda name, _, **more: compiled.append((name, more.get("fun_name")))  # noqa: E731
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        jalax.fit(model, key=KEY, num_steps=5, progress=jalax.Callback())
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert _loop.run_chunk.cache_size() == before + 1
+    name = "/jax/core/compile/backend_compile_duration"
+    assert compiled.count((name, "jit(chunk)")) == 1
+    assert _fit._init.cache_size() > 0
+
+
+@pytest.mark.parametrize("num", [10, 30, 200, 8000])
+def test_k_hat_is_blackjaxs(num):
+    log_weights = jax.random.t(jax.random.key(num), 3.0, (3, num))
+    expected = jax.vmap(lambda w: psis_weights(w)[1])(log_weights)
+    np.testing.assert_allclose(pareto_k(log_weights), expected, rtol=1e-3)
+
+
+def test_k_hat_of_equal_and_of_dead_weights():
+    assert pareto_k(jnp.zeros((1, 100))) == 0.0
+    half = jnp.where(jnp.arange(100) < 50, 0.0, -jnp.inf)
+    assert np.isfinite(pareto_k(half[None])).all()
+
+
+@pytest.mark.parametrize("name", ["systematic", "stratified"])
+def test_ancestors_are_blackjaxs(name):
+    weights = jax.nn.softmax(jax.random.normal(KEY, (70,)))
+    for seed in range(5):
+        key = jax.random.key(seed)
+        ours = getattr(jalax, name)(key, weights, 50)
+        assert (ours == getattr(resampling, name)(key, weights, 50)).all()
