@@ -191,10 +191,12 @@ def _warn_of_walls(model: Model, theta: Tree, particles: Tree) -> None:
         )
 
 
-@partial(jax.jit, compiler_options=AT_ONCE)
-def _twice_as_far(particles: Tree) -> Tree:
+def _doubled(particles: Tree) -> Tree:
     middle = jax.tree.map(lambda x: jnp.mean(x, axis=1, keepdims=True), particles)
     return jax.tree.map(lambda x, m: m + 2 * (x - m), particles, middle)
+
+
+_twice_as_far = Program(_doubled, small=AT_ONCE, large=QUICKLY)
 
 
 @partial(jax.jit, compiler_options=QUICKLY)

@@ -395,7 +395,9 @@ def _start_draws(model: Model, theta: Tree, scores: bool) -> tuple[int, bool]:
     return draws, scores and draws * model.num_groups * _tree.size(theta) <= 10_000_000
 
 
-@partial(jax.jit, static_argnames="num_particles", compiler_options=AT_ONCE)
-def _thin(key, particles: Tree, log_weights, k_hat, num_particles: int) -> Cloud:
+def _thinned(key, particles: Tree, log_weights, k_hat, num_particles: int) -> Cloud:
     k_hat = jnp.broadcast_to(k_hat, log_weights.shape[:1])
     return thinned(key, importance_cloud(particles, log_weights, k_hat), num_particles)
+
+
+_thin = Program(_thinned, small=AT_ONCE, large=QUICKLY, static_argnames="num_particles")

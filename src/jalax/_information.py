@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float
 
 from jalax import _model, _tree, _weights
 from jalax._model import Model
-from jalax._programs import AT_ONCE
+from jalax._programs import AT_ONCE, Program
 from jalax._static import traced_once
 from jalax._tree import Tree
 
@@ -255,7 +255,7 @@ def metric(complete: Float[Array, "P P"], missing: Float[Array, "P P"]) -> Metri
     return Metric(root @ turn, inverse, share)
 
 
-_compiled_metric = jax.jit(metric, compiler_options=AT_ONCE)
+_compiled_metric = Program(metric, small=AT_ONCE, large={})
 
 
 def host_metric(complete: Any, missing: Any) -> Any:

@@ -15,7 +15,7 @@ from jalax._drive import is_done
 from jalax._evidence import Evidence
 from jalax._minibatch import weighed_to_theta
 from jalax._model import GroupedModel, Model, at_particles
-from jalax._programs import AT_ONCE, fold_in
+from jalax._programs import AT_ONCE, Program, fold_in
 from jalax._replay import Origin
 from jalax._result import FitResult
 from jalax._tree import Tree
@@ -173,7 +173,7 @@ def _collapsed(run: Run, history: dict[str, Any]) -> str:
     )
 
 
-_log_evidence = jax.jit(_weights.log_evidence, compiler_options=AT_ONCE)
+_log_evidence = Program(_weights.log_evidence, small=AT_ONCE, large={})
 _weighed_to_theta = jax.jit(weighed_to_theta)
 
 

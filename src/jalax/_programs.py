@@ -66,23 +66,25 @@ class Program:
 
 
 def _is_short(args: Sequence[Any]) -> bool:
-    """The model among the arguments is small, and no algorithm takes thousands of steps.
+    """On a CPU, if there is a model then a small one, and no algorithm takes thousands of steps.
 
     One that chooses its step size stops by itself, usually before the hundredth.
     """
     if jax.default_backend() != "cpu":
         return False
     long = any(hasattr(a, "step") and not getattr(a, "automatic", False) for a in args[:2])
-    model = next(a for a in args if isinstance(a, Model))
+    return not long and all(_is_small(a) for a in args if isinstance(a, Model))
+
+
+def _is_small(model: Model) -> bool:
     latents = _tree.size(model.latent)
-    return not long and max(_tree.size(model.data), latents) * latents <= SMALL
+    return max(_tree.size(model.data), latents) * latents <= SMALL
 
 
-@partial(jax.jit, static_argnames="num", compiler_options=AT_ONCE)
-def split(key, num: int = 2) -> tuple[jax.Array, ...]:
-    """`jax.random.split` as one program: outside of jit it is two, which take four times as long
-    to compile."""
+def _split(key, num: int = 2) -> tuple[jax.Array, ...]:
     return tuple(jax.random.split(key, num))
 
 
-fold_in = jax.jit(jax.random.fold_in, compiler_options=AT_ONCE)
+# Outside of jit a split is two programs, which take four times as long to compile.
+split = Program(_split, small=AT_ONCE, large={}, static_argnames="num")
+fold_in = Program(jax.random.fold_in, small=AT_ONCE, large={})
