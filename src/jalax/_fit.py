@@ -135,9 +135,11 @@ def fit(
         if isinstance(callback, checkpoint) and callback.exists():
             callback.restore(run)
 
-    advance = partial(_loop.run_chunk, key_run, algorithm, model, capacity=capacity)
-    if ahead is not None:
-        ahead.join()
+    def advance(state: State, length: np.ndarray) -> _loop.Chunk:
+        if ahead is not None:
+            ahead.join()
+        return _loop.run_chunk(key_run, algorithm, model, state, length, capacity=capacity)
+
     status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
     return result_of(run, status, message)
 
