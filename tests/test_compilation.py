@@ -98,6 +98,16 @@ def test_small_models_of_short_runs_are_compiled_plainly():
     assert program.version((KEY, jalax.PGD(step_size=0.1), logistic(200))) is program.large
 
 
+def test_an_xla_without_these_options(monkeypatch):
+    program = Program(lambda *args: None, small=AT_ONCE, large={})
+    monkeypatch.setitem(AT_ONCE, "xla_no_such_option", True)
+    _programs._compiles_plainly.cache_clear()
+    try:
+        assert program.version((KEY, logistic(200))) is program.large
+    finally:
+        _programs._compiles_plainly.cache_clear()
+
+
 def test_both_versions_agree(monkeypatch):
     model = logistic(60)
     small = jalax.fit(model, key=KEY, num_steps=5, progress=jalax.Callback())
