@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jalax
-from jalax import _model, models
+from jalax import _batches, _model, models
 from jalax._checks import prepare_model
 
 
@@ -76,22 +76,21 @@ def test_a_fit_in_blocks_and_slices_is_the_same(x64):
 def test_what_a_particle_holds_is_counted():
     """Of the rows that depend on x, not of the data itself."""
     model = prepare_model(logistic(n=1000, d=50))
-    held = _model.bytes_per_particle(model, model.theta)
+    held = 8 * _batches.numbers_per_particle(model, model.theta)
     itemsize = model.latent.dtype.itemsize
     assert 3 * 1000 * itemsize <= held <= 10 * 1000 * itemsize
 
 
 def test_blocks_are_chosen_where_all_would_not_fit_the_caches(monkeypatch):
-    monkeypatch.setattr(_model, "_room", lambda: (100_000, 10_000))
+    monkeypatch.setattr(_batches, "_room", lambda: (100_000, 10_000))
     model = prepare_model(logistic(n=100))
-    each = _model.bytes_per_particle(model, model.theta)
-    few, many, prime = (cloud(model, n) for n in (10, 1000, 1009))
-    assert _model.particles_at_once(model, model.theta, few) is None
-    size = _model.particles_at_once(model, model.theta, many)
+    each = 8 * _batches.numbers_per_particle(model, model.theta)
+    assert _batches.particles_at_once(model, model.theta, 10) is None
+    size = _batches.particles_at_once(model, model.theta, 1000)
     assert size * each <= 10_000
     assert 1000 % size == 0
-    assert _model.particles_at_once(model, model.theta, prime) == 10_000 // each
-    same_visit(model, model.replace(particle_batch=1009), prime, rtol=2e-4)
+    assert _batches.particles_at_once(model, model.theta, 1009) == 10_000 // each
+    same_visit(model, model.replace(particle_batch=1009), cloud(model, 1009), rtol=2e-4)
 
 
 def test_the_memory_of_a_visit_does_not_grow_with_the_rows_of_all_slices():
@@ -127,3 +126,11 @@ def test_the_memory_of_a_visit_does_not_grow_with_the_rows_of_all_slices():
 def test_bad_input(run, words):
     with pytest.raises((ValueError, TypeError), match=words):
         run()
+
+
+def test_of_groups_too_what_one_particle_holds_is_counted():
+    model = prepare_model(models.item_response(np.arange(60).reshape(6, 10) % 2))
+    held = 8 * _batches.numbers_per_particle(model, model.theta)
+    itemsize = model.latent.dtype.itemsize
+    assert 2 * 10 * itemsize <= held <= 10 * 10 * itemsize
+    assert _batches.groups_at_once(model, 2**26 // 3) == 3

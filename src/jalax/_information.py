@@ -20,7 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jalax import _model, _tree, _weights
+from jalax import _batches, _model, _tree, _weights
 from jalax._model import Model
 from jalax._programs import AT_ONCE, Program
 from jalax._static import traced_once
@@ -113,7 +113,7 @@ def moments(
     def sums(part, particles, log_weights, expansion, grad_x):
         return _moments(part, theta, particles, log_weights, num_batches, expansion, grad_x)
 
-    each = log_weights.shape[1] * max(4 * _tree.size(theta), _model.data_size(model))
+    each = log_weights.shape[1] * max(4 * _tree.size(theta), _batches.data_size(model))
     return _model.sum_over_groups(model, sums, particles, log_weights, expansion, grad_x, each=each)
 
 
@@ -133,7 +133,7 @@ def _moments(
     scores = jnp.where(weights[..., None] > 0, scores, 0.0)
     # P passes over the cloud: of a large one, the first draws of each group will do.
     passes = flat.size * weights.shape[0]
-    numbers = SECOND_NUMBERS // (passes * max(1, _model.data_size(model)))
+    numbers = SECOND_NUMBERS // (passes * max(1, _batches.data_size(model)))
     few = max(32, min(SECOND_DERIVATIVES // passes, numbers))
     first = jax.tree.map(lambda x: x[:, :few], particles)
     share = weights[:, :few]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +13,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jalax import _tree, _weights
+from jalax import _batches, _tree, _weights
 from jalax._static import Static, traced_once
 from jalax._tree import Tree
 
@@ -90,6 +89,7 @@ class Model:
     group_batch: int | None = None
     particle_batch: int | None = None
     outside: Outside = Outside()
+    grouped = False
 
     def __init__(
         self,
@@ -200,6 +200,8 @@ class GroupedModel(Model):
             half a gigabyte allows. The answer does not depend on it.
     """
 
+    grouped = True
+
     def __init__(
         self, log_joint, latent, data, *, theta=None, constrain=None, group_batch: int | None = None
     ):
@@ -246,87 +248,17 @@ def _check_batch(name: str, things: str, size: Any) -> None:
 jax.tree_util.register_pytree_with_keys_class(Model)
 
 
-# Bytes a visit of all particles of a plain model may hold on a CPU before it goes block by block,
-# and bytes of a block for each core: what does not fit the caches takes 2 to 3 times as long
-# (Wisconsin, N = 10,000).
-CACHED, BLOCK = 2**24, 2**20
-# Numbers that one compiled operation may hold: half a gigabyte in double precision.
-AT_ONCE = 2**26
-
-
-def batch_size(model: Model, each: int) -> int | None:
-    """How many groups to work on at a time, with `each` numbers held a group; None: all."""
-    size = model.group_batch or max(1, AT_ONCE // max(each, 1))
-    return size if size < model.num_groups else None
-
-
-def data_size(model: Model) -> int:
-    """Numbers in the data of one group."""
-    return _tree.size(model.data) // model.num_groups
-
-
-def particles_at_once(model: Model, theta: Tree, particles: Tree) -> int | None:
-    """How many particles of a model without groups to visit at a time; None: all."""
-    num = _num_particles(particles)
-    if isinstance(model, GroupedModel):
-        return None
-    if model.particle_batch is not None:
-        return model.particle_batch if model.particle_batch < num else None
-    each = bytes_per_particle(model, theta)
-    most, block = _room()
-    if num * each <= most:
-        return None
-    size = max(1, block // each)
-    # A divisor of N if there is a large one: a remainder is compiled by itself.
-    divisor = max(d for d in range(1, size + 1) if num % d == 0)
-    return divisor if divisor > size // 4 else size
-
-
-def _room() -> tuple[int, int]:
-    """Bytes that a visit of all particles may hold, and those of a block where it holds more."""
-    if jax.default_backend() == "cpu":
-        return CACHED, BLOCK * (os.cpu_count() or 1)
-    stats = jax.local_devices()[0].memory_stats() or {}
-    share = stats.get("bytes_limit", 2**34) // 8
-    return share, share
-
-
-def bytes_per_particle(model: Model, theta: Tree) -> int:
-    """Of all that log p computes from one x: about what its gradient has to keep."""
-    one = traced_once(model.log_joint, model.constrain)
-    shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)),
-        (theta, model.latent, model.data),
-    )
-    leaves, treedef = jax.tree.flatten(shapes)
-    return _bytes_from_x(one, treedef, tuple(leaves))
-
-
-@lru_cache(maxsize=256)
-def _bytes_from_x(one: Callable, treedef, leaves: tuple) -> int:
-    theta, x, data = treedef.unflatten(leaves)
-    jaxpr = jax.make_jaxpr(one)(theta, x, data).jaxpr
-    first = len(jax.tree.leaves(theta))
-    of_x = set(jaxpr.invars[first : first + len(jax.tree.leaves(x))])
-    total = 0
-    for equation in jaxpr.eqns:
-        if not of_x.isdisjoint(v for v in equation.invars if not hasattr(v, "val")):
-            of_x.update(equation.outvars)
-            total += sum(v.aval.size * v.aval.dtype.itemsize for v in equation.outvars)
-    return max(total, 1)
-
-
 def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
     """log p_theta(x, y) of every particle of every group."""
     one = traced_once(model.log_joint, model.constrain)
-    size = particles_at_once(model, theta, particles)
+    size = _batches.particles_at_once(model, theta, _num_particles(particles))
 
     def of_group(x, data):
         if size is None:
             return jax.vmap(lambda x: one(theta, x, data))(x)
         return lax.map(lambda x: one(theta, x, data), x, batch_size=size)
 
-    each = _num_particles(particles) * data_size(model)
+    each = _num_particles(particles) * _batches.numbers_per_particle(model, theta)
     return over_groups(model, of_group, particles, each=each)
 
 
@@ -354,11 +286,11 @@ class Point(NamedTuple):
 
 def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
     """log p and its x-gradient at every particle: one forward and one backward pass."""
-    # Forward values that the pull-backs need: a few for each number of the data.
-    each = 4 * _num_particles(particles) * data_size(model)
-    if batch_size(model, each) is not None:
+    num = _num_particles(particles)
+    each = num * _batches.numbers_per_particle(model, theta)  # what the pull-backs need
+    if _batches.groups_at_once(model, each) is not None:
         value, grad_x, pull = _evaluate_in_batches(model, theta, particles, each)
-    elif (size := particles_at_once(model, theta, particles)) is not None:
+    elif (size := _batches.particles_at_once(model, theta, num)) is not None:
         value, grad_x, pull = _evaluate_in_blocks(model, theta, particles, size)
     else:
         value, pull = jax.vjp(lambda t, x: log_joint(model, t, x), theta, particles)
@@ -397,7 +329,7 @@ def _evaluate_in_blocks(model: Model, theta: Tree, particles: Tree, size: int) -
         return jax.grad(lambda t: jnp.sum(weights * values(t)[0]))(theta)
 
     def pull(weights):
-        return sum_over_batches(weighted, (x, weights[0]), size), None
+        return _tree.sum_over_batches(weighted, (x, weights[0]), size), None
 
     return value, grad_x, pull
 
@@ -459,7 +391,7 @@ def over_groups(model: Model, function: Callable, *args: Any, each: int | None =
     if not isinstance(model, GroupedModel):
         squeezed = jax.tree.map(lambda leaf: leaf[0], args)
         return jax.tree.map(lambda leaf: leaf[None], function(*squeezed, model.data))
-    size = batch_size(model, 100 * data_size(model) if each is None else each)
+    size = _batches.groups_at_once(model, 100 * _batches.data_size(model) if each is None else each)
     if size is None:
         return jax.vmap(function)(*args, model.data)
     return lax.map(lambda group: function(*group), (*args, model.data), batch_size=size)
@@ -470,7 +402,7 @@ def sum_over_groups(model: Model, function: Callable, *args: Any, each: int) -> 
 
     The leaves of `args` lead with the group axis; `each` is as in `over_groups`.
     """
-    size = batch_size(model, each)
+    size = _batches.groups_at_once(model, each)
     if size is None:
         return function(model, *args)
 
@@ -478,28 +410,4 @@ def sum_over_groups(model: Model, function: Callable, *args: Any, each: int) -> 
         data, args = group
         return function(model.replace(data=data, group_batch=size), *args)
 
-    return sum_over_batches(part, (model.data, args), size)
-
-
-def sum_over_batches(function: Callable, tree: Tree, size: int) -> Any:
-    """`function(tree)`, a sum over the leading axis of its leaves, added up `size` at a time."""
-    length = jax.tree.leaves(tree)[0].shape[0]
-    whole = length // size * size
-
-    # A batch is cut out where it is needed, and a gradient cuts and computes it again: neither a
-    # second copy of the tree nor the values of other batches are held.
-    @jax.checkpoint
-    def part(start):
-        batch = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), tree)
-        return function(batch)
-
-    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, 0))
-
-    def add(total, start):
-        return jax.tree.map(jnp.add, total, part(start)), None
-
-    total, _ = lax.scan(add, zero, jnp.arange(0, whole, size))
-    if whole < length:
-        rest = function(jax.tree.map(lambda x: x[whole:], tree))
-        total = jax.tree.map(jnp.add, total, rest)
-    return total
+    return _tree.sum_over_batches(part, (model.data, args), size)

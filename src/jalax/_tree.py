@@ -92,6 +92,30 @@ def run_if(predicate: Bool[Array, ""], function: Callable[[Tree], Tree], operand
     return lax.while_loop(lambda carry: carry[0], once, (predicate, operand))[1]
 
 
+def sum_over_batches(function: Callable, tree: Tree, size: int) -> Any:
+    """`function(tree)`, a sum over the leading axis of its leaves, added up `size` at a time."""
+    length = jax.tree.leaves(tree)[0].shape[0]
+    whole = length // size * size
+
+    # A batch is cut out where it is needed, and a gradient cuts and computes it again: neither a
+    # second copy of the tree nor the values of other batches are held.
+    @jax.checkpoint
+    def part(start):
+        batch = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), tree)
+        return function(batch)
+
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, 0))
+
+    def add(total, start):
+        return jax.tree.map(jnp.add, total, part(start)), None
+
+    total, _ = lax.scan(add, zero, jnp.arange(0, whole, size))
+    if whole < length:
+        rest = function(jax.tree.map(lambda x: x[whole:], tree))
+        total = jax.tree.map(jnp.add, total, rest)
+    return total
+
+
 def path_name(path: tuple, alone: str) -> str:
     """The name of a leaf, such as beta.0; `alone` where the tree is one leaf."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or alone

@@ -1,0 +1,94 @@
+"""How much of a model is worked on at a time: groups, particles, rows of its data.
+
+Nothing here changes an answer. What does not fit the memory is done in batches; and on a CPU what
+does not fit its caches, because that takes 2 to 3 times as long (Wisconsin, N = 10,000).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jalax import _tree
+from jalax._static import traced_once
+from jalax._tree import Tree
+
+if TYPE_CHECKING:
+    from jalax._model import Model
+
+# Numbers of all groups that one compiled operation may hold: half a gigabyte in double precision.
+AT_ONCE = 2**26
+# Bytes that a visit of all particles of a model without groups may hold on a CPU, and those of a
+# block for each core where it would hold more.
+CACHED, BLOCK = 2**24, 2**20
+
+
+def groups_at_once(model: Model, each: int) -> int | None:
+    """How many groups to work on at a time, with `each` numbers held a group; None: all."""
+    size = model.group_batch or max(1, AT_ONCE // max(each, 1))
+    return size if size < model.num_groups else None
+
+
+def data_size(model: Model) -> int:
+    """Numbers in the data of one group."""
+    return _tree.size(model.data) // model.num_groups
+
+
+def particles_at_once(model: Model, theta: Tree, num: int) -> int | None:
+    """How many of `num` particles of a model without groups to visit at a time; None: all."""
+    if model.grouped:
+        return None
+    if model.particle_batch is not None:
+        return model.particle_batch if model.particle_batch < num else None
+    each = 8 * numbers_per_particle(model, theta)
+    most, block = _room()
+    if num * each <= most:
+        return None
+    size = max(1, block // each)
+    # A divisor of N if there is a large one: a remainder is compiled by itself.
+    divisor = max(d for d in range(1, size + 1) if num % d == 0)
+    return divisor if divisor > size // 4 else size
+
+
+def _room() -> tuple[int, int]:
+    """Bytes that a visit of all particles may hold, and those of a block where it holds more."""
+    if jax.default_backend() == "cpu":
+        return CACHED, BLOCK * (os.cpu_count() or 1)
+    stats = jax.local_devices()[0].memory_stats() or {}
+    share = stats.get("bytes_limit", 2**34) // 8
+    return share, share
+
+
+def numbers_per_particle(model: Model, theta: Tree) -> int:
+    """Of 8 bytes, in all that log p computes from one x: about what its gradient has to keep."""
+
+    def shape(leaf, drop):
+        return jax.ShapeDtypeStruct(jnp.shape(leaf)[drop:], jnp.result_type(leaf))
+
+    one_group = 1 if model.grouped else 0
+    parts = (
+        jax.tree.map(lambda leaf: shape(leaf, 0), theta),
+        jax.tree.map(lambda leaf: shape(leaf, 0), model.latent),
+        jax.tree.map(lambda leaf: shape(leaf, one_group), model.data),
+    )
+    leaves, treedef = jax.tree.flatten(parts)
+    return _numbers_from_x(traced_once(model.log_joint, model.constrain), treedef, tuple(leaves))
+
+
+@lru_cache(maxsize=256)
+def _numbers_from_x(one: Callable, treedef: Any, leaves: tuple) -> int:
+    theta, x, data = treedef.unflatten(leaves)
+    jaxpr = jax.make_jaxpr(one)(theta, x, data).jaxpr
+    first = len(jax.tree.leaves(theta))
+    of_x = set(jaxpr.invars[first : first + len(jax.tree.leaves(x))])
+    total = 0
+    for equation in jaxpr.eqns:
+        if not of_x.isdisjoint(v for v in equation.invars if not hasattr(v, "val")):
+            of_x.update(equation.outvars)
+            total += sum(v.aval.size * v.aval.dtype.itemsize for v in equation.outvars)
+    return max(total // 8, 1)
