@@ -1,4 +1,4 @@
-"""`make bench`: floor, peers, growth and first_result, one after the other.
+"""`make bench`: floor, kernels, peers, growth, memory and first_result, one after the other.
 
 Each is a program of its own (`python benchmarks/floor.py`) and writes NAME.md and NAME.json beside
 itself; `--quick` tries them out on small sizes and writes nothing. The evidence of other libraries,
@@ -13,7 +13,7 @@ import time
 
 from _common import HERE
 
-NAMES = ("floor", "peers", "growth", "first_result")
+NAMES = ("floor", "kernels", "peers", "growth", "memory", "first_result")
 
 
 def main() -> None:
