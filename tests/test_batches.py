@@ -42,27 +42,25 @@ def same_visit(one, other, x, rtol=1e-12):
 
 
 @pytest.mark.parametrize("make", [logistic, network])
-@pytest.mark.parametrize("size", [1, 4, 7, 50])  # of 12 particles: 7 leaves a remainder
+@pytest.mark.parametrize("size", [4, 7, 50])  # of 12 particles: 7 leaves a remainder
 def test_blocks_of_particles_are_visited_alike(make, size, x64):
     model = make()
     same_visit(model, model.replace(particle_batch=size), cloud(model, 12))
 
 
 @pytest.mark.parametrize("make", [logistic, network])
-@pytest.mark.parametrize("size", [1, 5, 6, 99])
+@pytest.mark.parametrize("size", [5, 6])  # of 30 rows and 12: 5 leaves a remainder of 12
 def test_slices_of_the_data_add_up(make, size, x64):
     whole, sliced = make(), make(data_batch=size)
-    x = cloud(whole, 6)
-    same_visit(whole, sliced, x)
+    same_visit(whole, sliced, cloud(whole, 6))
 
+
+def test_the_curvature_of_slices_adds_up_too(x64):
+    @jax.jit
     def curvature(model):
-        def value(x):
-            return model.log_joint(model.theta, x, model.data)
+        return jax.hessian(lambda x: model.log_joint(0.3, x, model.data))(jnp.ones(3))
 
-        return jax.hessian(value)(jax.tree.map(lambda leaf: leaf[0, 0], x))
-
-    for a, b in zip(*map(jax.tree.leaves, map(curvature, (whole, sliced))), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(curvature(logistic(data_batch=7)), curvature(logistic()), rtol=1e-12)
 
 
 def test_a_fit_in_blocks_and_slices_is_the_same(x64):

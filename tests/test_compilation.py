@@ -108,6 +108,7 @@ def test_an_xla_without_these_options(monkeypatch):
         _programs._compiles_plainly.cache_clear()
 
 
+@pytest.mark.slow
 def test_both_versions_agree(monkeypatch):
     model = logistic(60)
     small = jalax.fit(model, key=KEY, num_steps=5, progress=jalax.Callback())
