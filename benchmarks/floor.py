@@ -31,11 +31,11 @@ from _steps import CAPACITY, posterior_particles, steps_of
 
 import jalax
 
-ROUNDS = 3 if quick() else 7
-SAMPLE = 0.05 if quick() else 0.15  # seconds of the floor in one round
+ROUNDS = 3 if quick() else 5
+SAMPLE = 0.05 if quick() else 0.1  # seconds of the floor in one round
 BITS = (32,) if quick() else (64, 32)
 LOGISTIC = (100,) if quick() else (10, 100, 1000, 10_000)
-GROUPED = (100,)
+GROUPED = (100,) if quick() else (100, 1000)
 NETWORK = {64: (10,), 32: (10,) if quick() else (10, 50)}
 TAKEN_APART = (100,) if quick() else (100, 1000)
 

@@ -1,7 +1,8 @@
 """How much of a model is worked on at a time: groups, particles, rows of its data.
 
 Nothing here changes an answer. What does not fit the memory is done in batches; and on a CPU what
-does not fit its caches, because that takes 2 to 3 times as long (Wisconsin, N = 10,000).
+is far beyond its caches: the Wisconsin model with N = 10,000 in float64 gains a sixth, and more
+where other programs use the memory too.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 # Numbers of all groups that one compiled operation may hold: half a gigabyte in double precision.
 AT_ONCE = 2**26
 # Bytes that a visit of all particles of a model without groups may hold on a CPU, and those of a
-# block for each core where it would hold more.
-CACHED, BLOCK = 2**24, 2**20
+# block for each core where it would hold more (smaller blocks leave a core idle).
+CACHED, BLOCK = 2**26, 2**23
 
 
 def groups_at_once(model: Model, each: int) -> int | None:

@@ -72,7 +72,7 @@ class Model:
         constrain: an optional map from unconstrained theta to the one that `log_joint` and the
             results use. Start values are on the unconstrained scale.
         particle_batch: how many particles to visit at a time, to save memory; by default all of
-            them, or on a CPU as many as its caches hold. The answer does not depend on it.
+            them, as long as that is little. The answer does not depend on it.
 
     >>> import jax.numpy as jnp, jalax
     >>> def log_joint(theta, x, data):
