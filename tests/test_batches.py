@@ -8,6 +8,7 @@ import pytest
 import jalax
 from jalax import _batches, _model, models
 from jalax._checks import prepare_model
+from jalax.models import _rows
 
 
 def logistic(n=30, d=3, **options):
@@ -102,6 +103,20 @@ def test_the_memory_of_a_visit_does_not_grow_with_the_rows_of_all_slices():
     rows = 20_000 * 50 * 4
     assert temporary(logistic(n=20_000)) > rows
     assert temporary(logistic(n=20_000, data_batch=200)) < rows / 10
+
+
+def test_many_rows_are_sliced_by_default(monkeypatch, x64):
+    whole = logistic(n=100)
+    x = cloud(whole, 4)
+    visit = _model.evaluate(whole, whole.theta, x)
+    monkeypatch.setattr(_rows, "MANY", 99)
+    monkeypatch.setattr(_rows, "SLICE", 32)
+    sliced = logistic(n=100, prior_variance=4.0)
+    text = str(jax.make_jaxpr(lambda x: sliced.log_joint(0.0, x, sliced.data))(x[0, 0]))
+    assert "scan" in text
+    sliced = sliced.replace(data=whole.data)
+    values = [sliced.log_joint(0.0, x[0, i], sliced.data) for i in range(4)]
+    np.testing.assert_allclose(values, visit.log_joint[0], rtol=1e-13)
 
 
 @pytest.mark.parametrize(

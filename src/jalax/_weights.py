@@ -8,20 +8,30 @@ formula of the paper forgets the latter).
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 
 def log_mean_exp(log_weights: Float[Array, "... N"]) -> Float[Array, "..."]:
-    return logsumexp(log_weights, axis=-1) - jnp.log(log_weights.shape[-1])
+    """log of the mean of e^{A^i}; -inf when every particle is dead."""
+    top, shifted = _shifted(log_weights)
+    return top[..., 0] + jnp.log(jnp.mean(shifted, axis=-1))
 
 
 def normalise(log_weights: Float[Array, "... N"]) -> Float[Array, "... N"]:
     """w^i = e^{A^i} / sum_j e^{A^j}; all zero, not NaN, when every particle is dead."""
-    top = jnp.max(log_weights, axis=-1, keepdims=True)
-    shifted = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
+    _, shifted = _shifted(log_weights)
     total = jnp.sum(shifted, axis=-1, keepdims=True)
     return shifted / jnp.where(total > 0, total, 1.0)
+
+
+def _shifted(log_weights: Float[Array, "... N"]) -> tuple[Array, Array]:
+    """The largest log-weight (0 if it is not finite), and e^A without it.
+
+    A step needs the weights and their mean: written alike, XLA takes the exponentials once.
+    """
+    top = jnp.max(log_weights, axis=-1, keepdims=True)
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    return top, jnp.exp(log_weights - top)
 
 
 def effective_sample_size(weights: Float[Array, "... N"]) -> Float[Array, "..."]:

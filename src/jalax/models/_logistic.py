@@ -68,7 +68,7 @@ def logistic_regression(
         X: the features, (n, d). No intercept is added.
         y: the n labels, 0 or 1.
         prior_variance: $s^2$.
-        data_batch: how many rows to work on at a time, to save memory; see `sum_over_rows`.
+        data_batch: how many rows to work on at a time; see `sum_over_rows`.
 
     Returns:
         A model whose theta is a scalar (start value 0, the paper's) and whose latent is w in

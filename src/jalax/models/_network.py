@@ -86,7 +86,7 @@ def neural_network(
         num_hidden: the number of hidden units.
         num_classes: the number of classes; None takes it from the labels, all of which must
             then occur.
-        data_batch: how many images to work on at a time, to save memory; see `sum_over_rows`.
+        data_batch: how many images to work on at a time; see `sum_over_rows`.
 
     Returns:
         A model whose theta is {"alpha", "beta"} (start value 0, the paper's), the log standard
