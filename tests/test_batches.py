@@ -80,6 +80,16 @@ def test_what_a_particle_holds_is_counted():
     assert 3 * 1000 * itemsize <= held <= 10 * 1000 * itemsize
 
 
+def test_what_is_computed_inside_another_jit_counts_too():
+    def log_joint(theta, x, data):
+        values = jax.jit(lambda x: jnp.sin(x * data))(x)  # two arrays of 500
+        return jnp.sum(values) + theta
+
+    model = prepare_model(jalax.Model(log_joint, jnp.zeros(()), jnp.ones(500)))
+    held = 8 * _batches.numbers_per_particle(model, jnp.zeros(()))
+    assert 2 * 500 * 4 <= held < 3 * 500 * 4
+
+
 def test_blocks_are_chosen_where_all_would_not_fit_the_caches(monkeypatch):
     monkeypatch.setattr(_batches, "_room", lambda: (100_000, 10_000))
     model = prepare_model(logistic(n=100))

@@ -87,9 +87,25 @@ def _numbers_from_x(one: Callable, treedef: Any, leaves: tuple) -> int:
     jaxpr = jax.make_jaxpr(one)(theta, x, data).jaxpr
     first = len(jax.tree.leaves(theta))
     of_x = set(jaxpr.invars[first : first + len(jax.tree.leaves(x))])
+    return max(_bytes_computed_from(of_x, jaxpr) // 8, 1)
+
+
+def _bytes_computed_from(known: set, jaxpr: Any) -> int:
+    """Of all results in `jaxpr` that depend on the variables `known`."""
     total = 0
     for equation in jaxpr.eqns:
-        if not of_x.isdisjoint(v for v in equation.invars if not hasattr(v, "val")):
-            of_x.update(equation.outvars)
+        depends = [v in known for v in equation.invars if not hasattr(v, "val")]
+        if not any(depends):
+            continue
+        known.update(equation.outvars)
+        inner = equation.params.get("jaxpr")
+        if equation.primitive.name in ("jit", "pjit"):  # not inlined by every version of JAX
+            inside = [
+                inner_v
+                for inner_v, v in zip(inner.jaxpr.invars, equation.invars, strict=True)
+                if not hasattr(v, "val") and v in known
+            ]
+            total += _bytes_computed_from(set(inside), inner.jaxpr)
+        else:
             total += sum(v.aval.size * v.aval.dtype.itemsize for v in equation.outvars)
-    return max(total // 8, 1)
+    return total

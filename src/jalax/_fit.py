@@ -109,7 +109,8 @@ def fit(
         _checks.check_projection(algorithm, theta)
         begin, count = _prepare_start(start, model, algorithm, num_particles)
         if start is None:
-            ahead = _loop_ahead(key, algorithm, model, theta, count, capacity)
+            if jax.default_backend() == "cpu":  # for a GPU its compiler wants to try things on it
+                ahead = _loop_ahead(key, algorithm, model, theta, count, capacity)
             begin, cloud = _default_cloud(key_start, begin, model, theta, count)
         else:
             cloud = _draw(key_start, begin, model, theta, count)
