@@ -64,6 +64,7 @@ def test_the_curvature_of_slices_adds_up_too(x64):
     np.testing.assert_allclose(curvature(logistic(data_batch=7)), curvature(logistic()), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_fit_in_blocks_and_slices_is_the_same(x64):
     key = jax.random.key(0)
     result = jalax.fit(logistic(), key=key)

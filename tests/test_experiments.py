@@ -90,7 +90,8 @@ def test_exact_limits_agree_with_scipy_and_with_quadrature(one):
     )
 
 
-@pytest.mark.parametrize("p", [pytest.param(1, marks=pytest.mark.slow), 9])
+@pytest.mark.slow
+@pytest.mark.parametrize("p", [1, 9])
 def test_louis_information_is_the_curvature_of_the_evidence(one, p):
     """-d2 log p(y) / d theta2 at any theta, with the mean of the posterior."""
     mine, theta = candidate(one[0], p), jnp.array([4.1, 1.3])

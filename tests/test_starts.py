@@ -197,6 +197,7 @@ def test_genealogy_error_of_one_run(x64):
         run(jax.random.key(1), jalax.systematic).log_evidence_error()
 
 
+@pytest.mark.slow
 def test_lines_without_a_temperature_between_are_the_importance_weights(x64):
     """One temperature: nothing is resampled after beta = 1 but what its weights carry."""
     model = _checks.prepare_model(models.hierarchical_normal(Y))
