@@ -20,8 +20,7 @@ from _common import HERE, in_rounds, ratio, seconds, table
 from _steps import steps_of
 
 import jalax
-from jalax import _langevin, _tree
-from jalax import _model as model_
+from jalax import _langevin, _tree, _visit
 
 REPEATS = 7
 IMAGES, PIXELS, CLASSES = 800, 784, 4
@@ -75,7 +74,7 @@ def parts(model, num_particles: int, steps: int) -> dict[str, float]:
         )
 
     def visit(k, x):
-        seen = model_.evaluate(model, model.theta, x)
+        seen = _visit.evaluate(model, model.theta, x)
         return jax.tree.map(lambda a, g: a + 1e-9 * g, x, seen.grad_x)
 
     def weight(k, x):

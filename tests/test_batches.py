@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jalax
-from jalax import _batches, _model, models
+from jalax import _batches, _visit, models
 from jalax._checks import prepare_model
 from jalax.models import _rows
 
@@ -32,11 +32,11 @@ def cloud(model, num):
 
 def same_visit(one, other, x, rtol=1e-12):
     theta = jax.tree.map(lambda leaf: leaf + 0.1, one.theta)
-    weights = jax.nn.softmax(jnp.linspace(0.0, 2.0, _model._num_particles(x)))[None]
+    weights = jax.nn.softmax(jnp.linspace(0.0, 2.0, _visit._num_particles(x)))[None]
     found = []
     for model in (one, other):
-        visit = _model.evaluate(model, theta, x)
-        log_p = _model.log_joint(model, theta, x)
+        visit = _visit.evaluate(model, theta, x)
+        log_p = _visit.log_joint(model, theta, x)
         found.append((visit[1:4], visit.pull(weights)[0], log_p))
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
@@ -108,7 +108,7 @@ def test_the_memory_of_a_visit_does_not_grow_with_the_rows_of_all_slices():
 
     def temporary(model):
         model = prepare_model(model)
-        visit = jax.jit(lambda x: _model.evaluate(model, model.theta, x)[1:3])
+        visit = jax.jit(lambda x: _visit.evaluate(model, model.theta, x)[1:3])
         return visit.lower(cloud(model, 50)).compile().memory_analysis().temp_size_in_bytes
 
     rows = 20_000 * 50 * 4
@@ -119,7 +119,7 @@ def test_the_memory_of_a_visit_does_not_grow_with_the_rows_of_all_slices():
 def test_many_rows_are_sliced_by_default(monkeypatch, x64):
     whole = logistic(n=100)
     x = cloud(whole, 4)
-    visit = _model.evaluate(whole, whole.theta, x)
+    visit = _visit.evaluate(whole, whole.theta, x)
     monkeypatch.setattr(_rows, "MANY", 99)
     monkeypatch.setattr(_rows, "SLICE", 32)
     sliced = logistic(n=100, prior_variance=4.0)

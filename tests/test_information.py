@@ -14,8 +14,8 @@ from jalax import _curvature, _information, _langevin, _mode, _weights, datasets
 from jalax._checks import prepare_model
 from jalax._langevin import Dense
 from jalax._mode import find_mode
-from jalax._model import Point, evaluate
 from jalax._starts.importance import Laplace
+from jalax._visit import Point, evaluate
 
 pytestmark = pytest.mark.usefixtures("x64")
 

@@ -10,7 +10,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jalax
-from jalax import _information, _minibatch, _model, _weights, models
+from jalax import _information, _minibatch, _visit, _weights, models
 from jalax._options import canonical
 from jalax._types import Cloud
 from test_automatic import MIXED
@@ -40,7 +40,7 @@ def test_what_is_computed_in_batches_is_the_same(size, x64):
     log_w = 0.3 * jax.random.normal(jax.random.key(1), (15, 40))
     weights = _weights.normalise(log_w)
     theta = jax.tree.map(lambda leaf: leaf + 0.1, model.theta)
-    one, other = (_model.evaluate(m, theta, x) for m in (model, batched))
+    one, other = (_visit.evaluate(m, theta, x) for m in (model, batched))
     same(one[1:4], other[1:4], 1e-12)
     same(one.pull(weights)[0], other.pull(weights)[0], 1e-12)
     same(*(_information.moments(m, theta, x, log_w, 4) for m in (model, batched)), 1e-11)
@@ -89,7 +89,7 @@ def test_the_gradient_of_a_minibatch_stands_for_all_groups(x64):
         visited += index.tolist()
         part = model.replace(data=jax.tree.map(lambda leaf, i=index: leaf[i], model.data))
         gradient = jax.grad(
-            lambda t, part=part, i=index: jnp.sum(_model.log_joint(part, t, x[i])) / 30
+            lambda t, part=part, i=index: jnp.sum(_visit.log_joint(part, t, x[i])) / 30
         )(model.theta)
         move = jax.tree.map(jnp.subtract, new.theta, model.theta)
         same(move, jax.tree.map(lambda g: 3 * g, gradient), 1e-10)
@@ -100,7 +100,7 @@ def test_the_gradient_of_a_minibatch_stands_for_all_groups(x64):
         assert (np.asarray(new.particles)[index] != np.asarray(x)[index]).any(axis=1).all()
         state = state._replace(memory=state.memory._replace(order=order))
     assert sorted(visited) == list(range(12))  # everybody had a turn
-    whole = jax.grad(lambda t: jnp.sum(_model.log_joint(model, t, x)) / 30)(model.theta)
+    whole = jax.grad(lambda t: jnp.sum(_visit.log_joint(model, t, x)) / 30)(model.theta)
     same(jnp.mean(jnp.stack(moves), axis=0), ravel_pytree(whole)[0], 1e-10)
 
 

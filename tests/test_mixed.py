@@ -14,7 +14,7 @@ import scipy.optimize
 import scipy.stats
 
 import jalax
-from jalax import _model
+from jalax import _visit
 from jalax.models import _mixed
 from jalax.models._formula import bar_terms, parse
 
@@ -282,7 +282,7 @@ def test_many_models_are_no_reason_to_warn():
         model = jalax.models.mixed(f"{rows_of(family)} ~ 1 + (1|school)", FRAME, family=family)
         theta = jax.tree.map(jnp.asarray, model.theta)
         particles = {"school": jnp.zeros((6, 2, 1, 1))}
-        _model.log_joint(model, model.unconstrained(theta), particles)  # a warning is an error
+        _visit.log_joint(model, model.unconstrained(theta), particles)  # a warning is an error
 
 
 # ---------------------------------------------------------------- bad input

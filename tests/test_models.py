@@ -14,7 +14,7 @@ from scipy import integrate, stats
 from scipy.special import expit, log_softmax
 
 from jalax import datasets, models
-from jalax._model import log_joint as log_joint_of_particles
+from jalax._visit import log_joint as log_joint_of_particles
 from jalax.models._softplus import softplus
 
 RNG = np.random.default_rng

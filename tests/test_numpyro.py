@@ -16,7 +16,7 @@ from scipy import optimize, special, stats
 
 import jalax
 import numpyro_models as examples
-from jalax import _checks, _model
+from jalax import _checks, _visit
 from jalax._numpyro import deterministic_of
 from numpyro_models import COUNTS, SCHOOLS, SIGMA, positive
 
@@ -127,12 +127,12 @@ def test_groups_add_up_to_the_model(name):
         model.latent,
     )
     theta = model.unconstrained(model.theta)
-    values = jax.jit(_model.log_joint)(model, theta, particles)
+    values = jax.jit(_visit.log_joint)(model, theta, particles)
     axis = 1 if name == "rows first" else 0  # where the plate is in a latent of the whole model
     together = jax.tree.map(
         lambda x: jnp.moveaxis(jnp.squeeze(x, 2 + axis), 0, 1 + axis)[None], particles
     )
-    expected = jax.jit(_model.log_joint)(whole, theta, together)
+    expected = jax.jit(_visit.log_joint)(whole, theta, together)
     np.testing.assert_allclose(values.sum(0), expected[0], rtol=2e-5)
 
 
@@ -205,7 +205,7 @@ def test_deterministic_sites(groups):
     np.testing.assert_allclose(found["variance"], 9.0, rtol=1e-6)
     # A sum over all schools is not known to one of them.
     assert ("total" in found) == (groups is None)
-    latent = _model.at_particles(model.outside.latent, model, theta, {"z": z})["z"]
+    latent = _visit.at_particles(model.outside.latent, model, theta, {"z": z})["z"]
     np.testing.assert_allclose(latent, z if groups is None else z[..., 0])
 
 

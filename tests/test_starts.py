@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import jalax
-from jalax import _checks, _model, _tempering, _weights, models
+from jalax import _checks, _tempering, _visit, _weights, models
 from jalax._mode import find_mode
 from jalax._reference import AtMode
 
@@ -216,7 +216,7 @@ def test_lines_without_a_temperature_between_are_the_importance_weights(x64):
         key, model, theta, prepared, plan, num_particles=50, moves=jalax.MALA()
     )
     draws = prepared.sample(jax.random.split(key)[0], model, theta, 50)
-    log_w = _model.log_joint(model, theta, draws) - prepared.log_density(model, theta, draws)
+    log_w = _visit.log_joint(model, theta, draws) - prepared.log_density(model, theta, draws)
     np.testing.assert_allclose(jnp.exp(leg.lines), _weights.normalise(log_w), rtol=1e-10)
 
 

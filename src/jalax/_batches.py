@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jalax._model import Model
 
 # Numbers of all groups that one compiled operation may hold: half a gigabyte in double precision.
-AT_ONCE = 2**26
+IN_MEMORY = 2**26
 # Bytes that a visit of all particles of a model without groups may hold on a CPU, and those of a
 # block for each core where it would hold more (smaller blocks leave a core idle).
 CACHED, BLOCK = 2**26, 2**23
@@ -31,7 +31,7 @@ CACHED, BLOCK = 2**26, 2**23
 
 def groups_at_once(model: Model, each: int) -> int | None:
     """How many groups to work on at a time, with `each` numbers held a group; None: all."""
-    size = model.group_batch or max(1, AT_ONCE // max(each, 1))
+    size = model.group_batch or max(1, IN_MEMORY // max(each, 1))
     return size if size < model.num_groups else None
 
 

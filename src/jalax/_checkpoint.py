@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax import _model, _store
+from jalax import _store, _visit
 from jalax._callbacks import Callback, Run, Stop
 from jalax._checks import check_count
 from jalax._options import Optax, Schedule
@@ -142,7 +142,7 @@ def _save(path, run: Run) -> None:
     _store.write(path, "checkpoint", meta, arrays)
 
 
-_log_joint = jax.jit(_model.log_joint)
+_log_joint = jax.jit(_visit.log_joint)
 
 
 def _check_log_joint(path, run: Run, saved: np.ndarray) -> None:

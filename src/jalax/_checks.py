@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax import _model, _tree
+from jalax import _tree, _visit
 from jalax._model import GroupedModel, Model
-from jalax._options import QUICKLY
-from jalax._programs import AT_ONCE, Program
+from jalax._programs import AT_ONCE, QUICKLY, Program
 from jalax._static import traced_once
 from jalax._tree import Tree
 from jalax._types import Algorithm, Cloud
@@ -165,7 +164,7 @@ def check_start(
 
 def look(model: Model, theta: Tree, particles: Tree):
     """log p of the start particles, and which of them have a finite gradient in x."""
-    visit = _model.evaluate(model, theta, particles)
+    visit = _visit.evaluate(model, theta, particles)
     return visit.log_joint, visit.alive
 
 
@@ -203,7 +202,7 @@ _twice_as_far = Program(_doubled, small=AT_ONCE, large=QUICKLY)
 def _is_steep(model: Model, theta: Tree, particles: Tree):
     """The gradient is infinite, as at an overflow of log p; not so behind a wall,
     jnp.where(x > 0, ..., -jnp.inf), where only log p is."""
-    grad_x = _model.evaluate(model, theta, particles).grad_x
+    grad_x = _visit.evaluate(model, theta, particles).grad_x
     steep = [jnp.isinf(g).any(axis=tuple(range(2, g.ndim))) for g in jax.tree.leaves(grad_x)]
     return jnp.any(jnp.stack(steep), axis=0)
 

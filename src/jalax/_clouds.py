@@ -16,11 +16,10 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
-from jalax import _curvature, _information, _model, _tempering, _tree, _weights
+from jalax import _curvature, _information, _tempering, _tree, _visit, _weights
 from jalax._information import FLAT, Moments
 from jalax._model import Model
-from jalax._options import BRISKLY, QUICKLY
-from jalax._programs import AT_ONCE, PLAINLY, Program, fold_in, split
+from jalax._programs import AT_ONCE, BRISKLY, PLAINLY, QUICKLY, Program, fold_in, split
 from jalax._reference import AtMode, Prepared, fitted_to, normalisation
 from jalax._starts.importance import importance_cloud, thinned
 from jalax._tempering import pooled_k
@@ -278,7 +277,7 @@ def _weighted_draws(
     key, model: Model, theta: Tree, prepared: Prepared, draws: int, scores: bool
 ) -> tuple[_Sums, Moments | None, tuple[Tree, Array]]:
     particles = prepared.sample(key, model, theta, draws)
-    log_w = _model.log_joint(model, theta, particles)
+    log_w = _visit.log_joint(model, theta, particles)
     log_w = log_w - prepared.log_density(model, theta, particles)
     log_w = jnp.where(jnp.isnan(log_w), -jnp.inf, log_w)  # (G, draws)
     ess = _weights.effective_sample_size(_weights.normalise(log_w))
@@ -341,7 +340,7 @@ def low_noise(key, model: Model, theta: Tree) -> Moments | None:
 @partial(jax.jit, static_argnames="draws")
 def _low_noise(key, model: Model, theta: Tree, prepared: Any, draws: int) -> Moments:
     particles = prepared.sample(key, model, theta, draws)
-    visit = _model.evaluate(model, theta, particles)
+    visit = _visit.evaluate(model, theta, particles)
     log_w = visit.log_joint - prepared.log_density(model, theta, particles)
     log_w = jnp.where(visit.alive, log_w, -jnp.inf)
     root, mode = prepared.mode.root, prepared.mode.x

@@ -26,9 +26,10 @@ from jalax._mode import (
     scaled_eigh,
     symmetric,
 )
-from jalax._model import Model, log_joint_of_vectors, over_groups
+from jalax._model import Model
 from jalax._reference import unravel
 from jalax._tree import Tree
+from jalax._visit import log_joint_of_vectors, over_groups
 
 # Up to so many latents of a group the score of theta is expanded around their mode; of a few
 # parameters, up to so many pairs of latent and parameter.

@@ -19,9 +19,9 @@ from jalax._callbacks import Callback, Run
 from jalax._checkpoint import checkpoint, unflatten_state
 from jalax._drive import capacity_of, drive, with_progress
 from jalax._model import Model
-from jalax._options import QUICKLY, canonical
+from jalax._options import canonical
 from jalax._outcome import result_of
-from jalax._programs import AT_ONCE, Program, fold_in, split
+from jalax._programs import AT_ONCE, QUICKLY, Program, fold_in, split
 from jalax._result import FitResult, SavedState
 from jalax._starts.importance import Laplace
 from jalax._starts.tempered import Tempered

@@ -24,8 +24,9 @@ from jalax._fit import (
     needs_tempering,
 )
 from jalax._model import Model
-from jalax._options import QUICKLY, canonical, strong_float
+from jalax._options import canonical, strong_float
 from jalax._outcome import result_of
+from jalax._programs import QUICKLY
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
 from jalax._starts.tempered import Tempered

@@ -20,7 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jalax import _batches, _model, _tree, _weights
+from jalax import _batches, _tree, _visit, _weights
 from jalax._model import Model
 from jalax._programs import AT_ONCE, Program
 from jalax._static import traced_once
@@ -114,7 +114,7 @@ def moments(
         return _moments(part, theta, particles, log_weights, num_batches, expansion, grad_x)
 
     each = log_weights.shape[1] * max(4 * _tree.size(theta), _batches.data_size(model))
-    return _model.sum_over_groups(model, sums, particles, log_weights, expansion, grad_x, each=each)
+    return _visit.sum_over_groups(model, sums, particles, log_weights, expansion, grad_x, each=each)
 
 
 def _moments(
@@ -140,7 +140,7 @@ def _moments(
     share = share / jnp.maximum(jnp.sum(share, axis=1, keepdims=True), 1e-30)
 
     def values(t):
-        return jnp.sum(share * _model.log_joint(model, unravel(t), first))
+        return jnp.sum(share * _visit.log_joint(model, unravel(t), first))
 
     complete = -jax.hessian(values)(flat)
     each = jnp.einsum("gn,gnp->gp", weights, scores)
@@ -171,13 +171,13 @@ def _scores(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N P"]
     """The gradient in theta at every particle: forwards for a few numbers, else backwards."""
     flat, unravel = ravel_pytree(theta)
     if flat.size <= 4:
-        return jax.jacfwd(lambda t: _model.log_joint(model, unravel(t), particles))(flat)
+        return jax.jacfwd(lambda t: _visit.log_joint(model, unravel(t), particles))(flat)
     one = traced_once(model.log_joint, model.constrain)
 
     def score(x, data):
         return jax.grad(lambda t: one(unravel(t), x, data))(flat)
 
-    return _model.over_groups(model, jax.vmap(score, in_axes=(0, None)), particles, each=0)
+    return _visit.over_groups(model, jax.vmap(score, in_axes=(0, None)), particles, each=0)
 
 
 def scores_by_group(model: Model, theta: Tree, cloud: Any) -> Float[Array, "G P"]:
@@ -186,7 +186,7 @@ def scores_by_group(model: Model, theta: Tree, cloud: Any) -> Float[Array, "G P"
     weights = _weights.normalise(cloud.log_weights)
 
     def each(t):
-        return jnp.sum(weights * _model.log_joint(model, unravel(t), cloud.particles), axis=1)
+        return jnp.sum(weights * _visit.log_joint(model, unravel(t), cloud.particles), axis=1)
 
     return jax.jacfwd(each)(flat)
 

@@ -16,8 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from jalax._model import Model
-from jalax._options import BRISKLY
-from jalax._programs import PLAINLY, Program
+from jalax._programs import BRISKLY, PLAINLY, Program
 from jalax._tree import Tree
 from jalax._types import Algorithm, State
 

@@ -15,8 +15,9 @@ from jax import lax
 from jaxtyping import Array, Int
 
 from jalax import _tree
-from jalax._model import GroupedModel, Model, Point, evaluate, weigh
+from jalax._model import GroupedModel, Model
 from jalax._types import State
+from jalax._visit import Point, evaluate, weigh
 
 
 def check(size: Any, model: Model) -> None:

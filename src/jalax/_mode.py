@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jalax._model import Model, log_joint_of_vectors, over_groups, ravel_latent
+from jalax._model import Model
 from jalax._tree import Tree
+from jalax._visit import log_joint_of_vectors, over_groups, ravel_latent
 
 EIGEN_UP_TO = 400  # latents of one group; eigenvectors beyond are slow to find
 DENSE_UP_TO = 2000  # a Cholesky factor is still fast

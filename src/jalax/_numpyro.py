@@ -12,8 +12,9 @@ import numpy as np
 
 from jalax._checks import data_leaf
 from jalax._constrained import require_numpyro, to_free, to_user, wrapped
-from jalax._model import GroupedModel, Model, Outside, at_particles
+from jalax._model import GroupedModel, Model, Outside
 from jalax._tree import Tree
+from jalax._visit import at_particles
 
 
 def from_numpyro(

@@ -17,12 +17,6 @@ import numpy as np
 from jalax._static import Static
 from jalax._tree import Tree
 
-# For programs that run once or twice a fit, and take longer to compile than to run.
-QUICKLY = {"xla_backend_optimization_level": 1}
-# For those that run longer: the last level costs a second more to compile an automatic fit, and
-# makes it no faster.
-BRISKLY = {"xla_backend_optimization_level": 2}
-
 
 @jax.tree_util.register_pytree_with_keys_class
 class Schedule:

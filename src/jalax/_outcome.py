@@ -14,12 +14,13 @@ from jalax._callbacks import Run
 from jalax._drive import is_done
 from jalax._evidence import Evidence
 from jalax._minibatch import weighed_to_theta
-from jalax._model import GroupedModel, Model, at_particles
+from jalax._model import GroupedModel, Model
 from jalax._programs import AT_ONCE, Program, fold_in
 from jalax._replay import Origin
 from jalax._result import FitResult
 from jalax._tree import Tree
 from jalax._types import Status
+from jalax._visit import at_particles
 from jalax._weighting import ExactWeights, evidence_at_each_step
 
 

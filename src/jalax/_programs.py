@@ -18,6 +18,11 @@ import jax
 from jalax import _tree
 from jalax._model import Model
 
+# For programs that run once or twice a fit, and take longer to compile than to run.
+QUICKLY = {"xla_backend_optimization_level": 1}
+# For those that run longer: the last level costs a second more to compile an automatic fit, and
+# makes it no faster.
+BRISKLY = {"xla_backend_optimization_level": 2}
 # XLA's older emitters of loops: half the time to compile, and up to a third more to run. In two
 # parts, not 32: a tenth less, and programs that compile at the same time need not queue.
 PLAINLY = {

@@ -17,11 +17,12 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Bool, Float
 
-from jalax import _model, _tree, _weights
+from jalax import _tree, _visit, _weights
 from jalax._mode import Mode, find_mode, symmetric
-from jalax._model import GroupedModel, Model, ravel_latent
+from jalax._model import GroupedModel, Model
 from jalax._static import Static
 from jalax._tree import Tree
+from jalax._visit import ravel_latent
 
 
 class Prepared(Protocol):
@@ -186,7 +187,7 @@ def density(fn: Callable, model: Model, theta: Tree, particles: Tree) -> Float[A
     """fn(theta, x, data) at every particle of every group."""
     other = model.replace()
     other.log_joint = Static.of(fn)
-    return _model.log_joint(other, theta, particles)
+    return _visit.log_joint(other, theta, particles)
 
 
 @jax.tree_util.register_dataclass

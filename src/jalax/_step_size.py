@@ -12,9 +12,10 @@ from jaxtyping import Array, Float
 
 from jalax import _checks, _curvature, _langevin, _tree, _weights
 from jalax._langevin import InverseHessian, Preconditioner
-from jalax._model import Model, Point, evaluate, log_joint_of_vectors, over_groups
+from jalax._model import Model
 from jalax._starts.importance import Laplace
 from jalax._tree import Tree
+from jalax._visit import Point, evaluate, log_joint_of_vectors, over_groups
 
 
 @jax.tree_util.register_dataclass

@@ -19,8 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jalax import _langevin, _tree, _weights
-from jalax import _model as model_
+from jalax import _langevin, _tree, _visit, _weights
 from jalax._model import Model
 from jalax._pareto import pareto_k
 from jalax._reference import Prepared
@@ -89,7 +88,7 @@ class Leg(NamedTuple):
 
 
 def place(model: Model, theta: Tree, reference: Prepared, particles: Tree) -> Place:
-    visit = model_.evaluate(model, theta, particles)
+    visit = _visit.evaluate(model, theta, particles)
     log_q, pull = jax.vjp(lambda x: reference.log_density(model, theta, x), particles)
     (grad_q,) = pull(jnp.ones_like(log_q))
     dead = jnp.where(visit.alive, visit.log_joint, -jnp.inf)

@@ -12,10 +12,11 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from jalax import _information, _model, _tree, _weights
+from jalax import _information, _tree, _visit, _weights
 from jalax._information import Metric, Moments
-from jalax._model import Model, Point
+from jalax._model import Model
 from jalax._tree import Tree
+from jalax._visit import Point
 
 MOVING, AVERAGING, DONE = 0, 1, 2
 PHASES = ("moving", "averaging", "done")
@@ -159,7 +160,7 @@ class Limiter:
         moved = jax.tree.map(lambda c, x: jnp.broadcast_to(c, x.shape), shift, particles)
         # First order: log-weights change by s d, and CESS / N = 1 / (1 + s^2 Var d). What the shift
         # does to log p is in the gradients of the last visit.
-        _, d = jax.jvp(lambda t: _model.log_joint(model, t, particles), (theta,), (change,))
+        _, d = jax.jvp(lambda t: _visit.log_joint(model, t, particles), (theta,), (change,))
         d = d + _tree.dot(point.grad_x, moved)
         d = jnp.where(weights > 0, d, 0.0)
         d = d - jnp.sum(weights * d, axis=1, keepdims=True)
@@ -172,7 +173,7 @@ class Limiter:
             s = s / 2
             t = jax.tree.map(lambda a, b: a + s.astype(a.dtype) * b, theta, change)
             x = jax.tree.map(lambda a, b: a + s.astype(a.dtype) * b, particles, moved)
-            v = _model.log_joint(model, t, x) - point.log_joint
+            v = _visit.log_joint(model, t, x) - point.log_joint
             v = jnp.where(weights > 0, v, -jnp.inf)
             v = jnp.exp(v - jnp.max(v, axis=1, keepdims=True))
             cess = jnp.sum(weights * v, axis=1) ** 2 / jnp.sum(weights * v**2, axis=1)

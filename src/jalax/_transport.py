@@ -12,12 +12,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jalax import _checks, _langevin, _tree, _weights
-from jalax._model import Model, Point, evaluate, weigh
+from jalax._model import Model
 from jalax._options import Schedule, as_schedule, require_positive, strong_float, value_at
 from jalax._resampling import Weighted, multinomial, resample_low, systematic
 from jalax._starts.given import Given
 from jalax._static import Static
 from jalax._tree import Tree
+from jalax._visit import Point, evaluate, weigh
 
 
 class Transport(NamedTuple):

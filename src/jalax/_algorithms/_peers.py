@@ -6,10 +6,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jalax import _tree, _weights
-from jalax._model import Evaluation, Model, Point, evaluate, weigh
+from jalax._model import Model
 from jalax._resampling import equalise
 from jalax._tree import Tree
 from jalax._types import Cloud, Info
+from jalax._visit import Evaluation, Point, evaluate, weigh
 
 
 def equal_cloud(

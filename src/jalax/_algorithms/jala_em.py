@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jalax import _curvature, _information, _langevin, _minibatch, _tree, _weights
 from jalax._langevin import Dense, InverseHessian, Preconditioner
-from jalax._model import Model, Point, evaluate, weigh
+from jalax._model import Model
 from jalax._options import Optax, descend, require_positive, value_at
 from jalax._resampling import Weighted, resample_low, systematic
 from jalax._step_size import PilotStep
@@ -29,6 +29,7 @@ from jalax._theta_step import (
 )
 from jalax._tree import Tree
 from jalax._types import Cloud, State
+from jalax._visit import Point, evaluate, weigh
 from jalax._weighting import ClippedWeights, ExactWeights, TemperedWeights
 
 

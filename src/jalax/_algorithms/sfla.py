@@ -11,10 +11,11 @@ import jax.numpy as jnp
 
 from jalax import _langevin, _tree
 from jalax._algorithms._peers import bury, equal_cloud, peer_info
-from jalax._model import Model, Point, evaluate, weigh
+from jalax._model import Model
 from jalax._options import Schedule, require_positive, value_at
 from jalax._tree import Tree
 from jalax._types import Cloud, Info, State
+from jalax._visit import Point, evaluate, weigh
 
 
 class Memory(NamedTuple):

@@ -12,10 +12,11 @@ from jax import lax
 
 from jalax import _langevin
 from jalax._algorithms._peers import bury, equal_cloud, peer_info
-from jalax._model import Model, evaluate, weigh
+from jalax._model import Model
 from jalax._options import Optax, Schedule, descend, require_positive, value_at
 from jalax._tree import Tree
 from jalax._types import Cloud, Info, State
+from jalax._visit import evaluate, weigh
 
 
 class Memory(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jalax import _model
+from jalax import _visit
 from jalax._export.fit_summary import FRAME_COLUMNS, known_evidence, theta_numbers
 from jalax._export.latents import group_labels, leaf_names
 from jalax._export.versions import version_of
@@ -192,7 +192,7 @@ def _sample_stats(result: FitResult, index: np.ndarray) -> Variables:
     return out | {"lp": (axes[:2], drawn.sum(axis=-1) if index.ndim == 2 else drawn)}
 
 
-_log_joint = jax.jit(_model.log_joint)
+_log_joint = jax.jit(_visit.log_joint)
 
 
 def _path(result: FitResult) -> Variables:

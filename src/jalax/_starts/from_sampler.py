@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jalax import _model
+from jalax import _visit
 from jalax._model import Model
 from jalax._pareto import pareto_k
 from jalax._reference import density, draw
@@ -40,5 +40,5 @@ class FromSampler:
             dtype = jnp.result_type(*jax.tree.leaves(particles))
             return Cloud(particles, jnp.zeros((model.num_groups, num_particles), dtype), None)
         log_q = density(self.log_density, model, theta, particles)
-        log_weights = _model.log_joint(model, theta, particles) - log_q
+        log_weights = _visit.log_joint(model, theta, particles) - log_q
         return importance_cloud(particles, log_weights, pareto_k(log_weights))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jalax import _model, _tree, _weights
+from jalax import _tree, _visit, _weights
 from jalax._model import Model
 from jalax._pareto import pareto_k
 from jalax._reference import AtMode, as_reference
@@ -47,7 +47,7 @@ class Importance:
         prepared = as_reference(self.reference).prepare(key_prepare, model, theta)
         particles = prepared.sample(key_draw, model, theta, num_particles)
         log_q = prepared.log_density(model, theta, particles)
-        log_weights = _model.log_joint(model, theta, particles) - log_q
+        log_weights = _visit.log_joint(model, theta, particles) - log_q
         return importance_cloud(particles, log_weights, pareto_k(log_weights))
 
 

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from jalax import _tree
-from jalax._model import Model, evaluate
+from jalax._model import Model
 from jalax._reference import draw
 from jalax._tree import Tree
 from jalax._types import Cloud
+from jalax._visit import evaluate
 
 
 @jax.tree_util.register_dataclass

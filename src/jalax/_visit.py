@@ -1,0 +1,186 @@
+"""Visits: log p and its gradients at every particle of every group.
+
+The one place that calls a model's log-joint; everything else goes through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float
+
+from jalax import _batches, _tree, _weights
+from jalax._model import Model
+from jalax._static import Static, traced_once
+from jalax._tree import Tree
+
+
+def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
+    """log p_theta(x, y) of every particle of every group."""
+    one = traced_once(model.log_joint, model.constrain)
+    size = _batches.particles_at_once(model, theta, _num_particles(particles))
+
+    def of_group(x, data):
+        if size is None:
+            return jax.vmap(lambda x: one(theta, x, data))(x)
+        return lax.map(lambda x: one(theta, x, data), x, batch_size=size)
+
+    each = _num_particles(particles) * _batches.numbers_per_particle(model, theta)
+    return over_groups(model, of_group, particles, each=each)
+
+
+def _num_particles(particles: Tree) -> int:
+    return jax.tree.leaves(particles)[0].shape[1]
+
+
+class Evaluation(NamedTuple):
+    """One visit of a point (theta, particles); `pull` is the pull-back of log p there."""
+
+    particles: Tree
+    log_joint: Float[Array, "G N"]
+    grad_x: Tree
+    alive: Bool[Array, "G N"]
+    pull: Callable[[Array], tuple[Tree, Tree]]
+
+
+class Point(NamedTuple):
+    """What a step keeps of its last visit, so that the next step starts without a new one."""
+
+    log_joint: Float[Array, "G N"]
+    grad_x: Tree
+    grad_theta: Tree
+
+
+def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
+    """log p and its x-gradient at every particle: one forward and one backward pass."""
+    num = _num_particles(particles)
+    each = num * _batches.numbers_per_particle(model, theta)  # what the pull-backs need
+    if _batches.groups_at_once(model, each) is not None:
+        value, grad_x, pull = _evaluate_in_batches(model, theta, particles, each)
+    elif (size := _batches.particles_at_once(model, theta, num)) is not None:
+        value, grad_x, pull = _evaluate_in_blocks(model, theta, particles, size)
+    else:
+        value, pull = jax.vjp(lambda t, x: log_joint(model, t, x), theta, particles)
+        _, grad_x = pull(jnp.ones_like(value))
+    alive = jnp.isfinite(value) & _tree.all_finite(grad_x)
+    return Evaluation(particles, value, grad_x, alive, pull)
+
+
+def _evaluate_in_batches(model: Model, theta: Tree, particles: Tree, each: int) -> tuple:
+    """The pull-back passes forward again: what it needs is not kept for all groups."""
+    one = traced_once(model.log_joint, model.constrain)
+    slope = jax.vmap(jax.value_and_grad(one, argnums=1), in_axes=(None, 0, None))
+    value, grad_x = over_groups(model, lambda x, data: slope(theta, x, data), particles, each=each)
+
+    def weighted(part, particles, weights):
+        return jax.grad(lambda t: jnp.sum(weights * log_joint(part, t, particles)))(theta)
+
+    def pull(weights):
+        return sum_over_groups(model, weighted, particles, weights, each=each), None
+
+    return value, grad_x, pull
+
+
+def _evaluate_in_blocks(model: Model, theta: Tree, particles: Tree, size: int) -> tuple:
+    """The same over blocks of the particles of a model without groups."""
+    one = traced_once(model.log_joint, model.constrain)
+    slope = jax.value_and_grad(one, argnums=1)
+    x = jax.tree.map(lambda leaf: leaf[0], particles)
+    found = lax.map(lambda x: slope(theta, x, model.data), x, batch_size=size)
+    value, grad_x = jax.tree.map(lambda leaf: leaf[None], found)
+
+    def weighted(block):
+        x, weights = block
+        block_model = model.replace(particle_batch=weights.shape[0])
+        values = partial(log_joint, block_model, particles=jax.tree.map(lambda a: a[None], x))
+        return jax.grad(lambda t: jnp.sum(weights * values(t)[0]))(theta)
+
+    def pull(weights):
+        return _tree.sum_over_batches(weighted, (x, weights[0]), size), None
+
+    return value, grad_x, pull
+
+
+def weigh(
+    model: Model, theta: Tree, visit: Evaluation, log_weights: Float[Array, "G N"]
+) -> tuple[Tree, Point]:
+    """The weighted theta-gradient by a second pull-back, and the particles that carry on.
+
+    A dead particle has weight -inf, but zero times a NaN derivative would still poison the
+    sum over particles: it is moved onto the heaviest particle of its group (where its zero
+    weight keeps it out of every average), and the point is visited again.
+    """
+    weights = _weights.normalise(log_weights)
+
+    def revisit(first):
+        # The particles as the loop carries them: another mention would make XLA copy them.
+        particles, _ = first
+        heaviest = jnp.broadcast_to(
+            jnp.argmax(log_weights, axis=-1, keepdims=True), log_weights.shape
+        )
+        moved = _tree.select(visit.alive, particles, _tree.gather(particles, heaviest))
+        again = evaluate(model, theta, moved)
+        grad_theta, _ = again.pull(weights)
+        return moved, Point(again.log_joint, again.grad_x, grad_theta)
+
+    grad_theta, _ = visit.pull(weights)
+    first = visit.particles, Point(visit.log_joint, visit.grad_x, grad_theta)
+    return _tree.run_if(~jnp.all(visit.alive), revisit, first)
+
+
+@partial(jax.jit, static_argnums=0)
+def at_particles(function: Static, model: Model, theta: Tree, particles: Tree) -> Tree:
+    """`function(theta, x, data)` of one group at every particle of every group."""
+    per_particle = jax.vmap(function, in_axes=(None, 0, None))
+    return over_groups(model, lambda x, data: per_particle(theta, x, data), particles)
+
+
+def ravel_latent(model: Model) -> tuple[Array, Callable[[Array], Tree]]:
+    """The example latent as one vector, and the way back for one vector."""
+    return ravel_pytree(model.latent)
+
+
+def log_joint_of_vectors(
+    model: Model, theta: Tree
+) -> Callable[[Float[Array, " D"], Tree], Float[Array, ""]]:
+    """log p_theta(x, y) as a function of one ravelled latent and one group's data."""
+    _, unravel = ravel_latent(model)
+    density = traced_once(model.log_joint, model.constrain)
+    return lambda vector, data: density(theta, unravel(vector), data)
+
+
+def over_groups(model: Model, function: Callable, *args: Any, each: int | None = None) -> Any:
+    """`function(*args_of_group, data_of_group)` for every group, stacked on a leading axis.
+
+    `each` is about how many numbers it holds for a group; by default what a search for the mode
+    holds.
+    """
+    if not model.grouped:
+        squeezed = jax.tree.map(lambda leaf: leaf[0], args)
+        return jax.tree.map(lambda leaf: leaf[None], function(*squeezed, model.data))
+    size = _batches.groups_at_once(model, 100 * _batches.data_size(model) if each is None else each)
+    if size is None:
+        return jax.vmap(function)(*args, model.data)
+    return lax.map(lambda group: function(*group), (*args, model.data), batch_size=size)
+
+
+def sum_over_groups(model: Model, function: Callable, *args: Any, each: int) -> Any:
+    """`function(model, *args)`, a sum over groups, added up batch by batch.
+
+    The leaves of `args` lead with the group axis; `each` is as in `over_groups`.
+    """
+    size = _batches.groups_at_once(model, each)
+    if size is None:
+        return function(model, *args)
+
+    def part(group: tuple[Tree, tuple]) -> Any:
+        data, args = group
+        return function(model.replace(data=data, group_batch=size), *args)
+
+    return _tree.sum_over_batches(part, (model.data, args), size)
