@@ -27,6 +27,8 @@ from jalax._fit_many import fit_many as fit_many
 from jalax._groups import Groups as Groups
 from jalax._groups import group_by as group_by
 from jalax._langevin import InverseHessian as InverseHessian
+from jalax._mesh import Layout as Layout
+from jalax._mesh import to_host as to_host
 from jalax._mixed import MixedResult as MixedResult
 from jalax._mixed import mixed as mixed
 from jalax._model import GroupedModel as GroupedModel

@@ -31,8 +31,13 @@ CACHED, BLOCK = 2**26, 2**23
 
 def groups_at_once(model: Model, each: int) -> int | None:
     """How many groups to work on at a time, with `each` numbers held a group; None: all."""
-    size = model.group_batch or max(1, IN_MEMORY // max(each, 1))
+    size = model.group_batch or max(1, IN_MEMORY // max(each, 1)) * shards(model, "groups")
     return size if size < model.num_groups else None
+
+
+def shards(model: Model, name: str) -> int:
+    """Over how many devices its groups or particles are spread."""
+    return 1 if model.layout is None else model.layout.size(name)
 
 
 def data_size(model: Model) -> int:
@@ -47,7 +52,7 @@ def particles_at_once(model: Model, theta: Tree, num: int) -> int | None:
     if model.particle_batch is not None:
         return model.particle_batch if model.particle_batch < num else None
     each = 8 * numbers_per_particle(model, theta)
-    most, block = _room()
+    most, block = (room * shards(model, "particles") for room in _room())
     if num * each <= most:
         return None
     size = max(1, block // each)

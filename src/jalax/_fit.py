@@ -13,11 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax import _checks, _clouds, _information, _loop
+from jax.sharding import Mesh
+
+from jalax import _checks, _clouds, _information, _loop, _mesh
 from jalax._algorithms.jala_em import JALAEM
 from jalax._callbacks import Callback, Run
 from jalax._checkpoint import checkpoint, unflatten_state
 from jalax._drive import capacity_of, drive, with_progress
+from jalax._mesh import Layout
 from jalax._model import Model
 from jalax._options import canonical
 from jalax._outcome import result_of
@@ -42,6 +45,7 @@ def fit(
     num_steps: int | None = None,
     group_batch: int | None = None,
     particle_batch: int | None = None,
+    mesh: Mesh | Layout | None = None,
     state: State | SavedState | None = None,
     chunk_size: int = 100,
     record: int = 1,
@@ -66,6 +70,9 @@ def fit(
             `jalax.GroupedModel`. The answer does not depend on it.
         particle_batch: how many particles of a model without groups to visit at a time, to save
             memory; see `jalax.Model`. The answer does not depend on it.
+        mesh: spread the fit over many devices: a `jalax.Layout`, or a `jax.make_mesh` whose axes are
+            called "particles", "groups" or "data". By default where the data already is. The answer
+            does not depend on it, up to rounding.
         state: continue from `FitResult.state`, with the same key to continue the same run.
         chunk_size: steps between two looks of the callbacks; it does not change the result.
         record: keep every so many steps in `FitResult.history` (and the last one), for long runs or
@@ -94,6 +101,7 @@ def fit(
         model = model.replace(group_batch=group_batch)
     if particle_batch is not None:
         model = model.replace(particle_batch=particle_batch)
+    model = _mesh.lay_out(model, mesh)
     algorithm.check(model)
     num_steps = _num_steps(num_steps, algorithm)
     chunk_size = _checks.check_count("chunk_size", chunk_size)
@@ -109,7 +117,9 @@ def fit(
         _checks.check_projection(algorithm, theta)
         begin, count = _prepare_start(start, model, algorithm, num_particles)
         if start is None:
-            if jax.default_backend() == "cpu":  # for a GPU its compiler wants to try things on it
+            # For a GPU its compiler wants to try things on it, and on a mesh only the start itself
+            # knows how its particles lie.
+            if jax.default_backend() == "cpu" and model.layout is None:
                 ahead = _loop_ahead(key, algorithm, model, theta, count, capacity)
             begin, cloud = _default_cloud(key_start, begin, model, theta, count)
         else:
@@ -119,7 +129,7 @@ def fit(
     else:
         like = state.theta if isinstance(state, State) else _checks.prepare_theta(theta, model)
         algorithm = filled(algorithm, like)
-        first = _continued(state, algorithm, model, theta)
+        first = _mesh.place(model, _continued(state, algorithm, model, theta))
     run = Run(
         key=key_run,
         model=model,
@@ -224,6 +234,9 @@ def _prepare_start(
     # The weighted gradient of G groups is off by about sqrt(G) / N standard errors.
     usual = max(int(np.clip(200_000 // groups, 100, 500)), math.isqrt(groups)) if automatic else 100
     count = next(iter(given.values()), usual)
+    if not given and model.layout is not None:  # the next number that spreads evenly
+        count += -count % model.layout.size("particles")
+    _mesh.check_particles(model.layout, count)
     return canonical(start, jnp.asarray), _checks.check_count(
         "num_particles", count, algorithm.min_particles
     )
@@ -235,7 +248,7 @@ def _draw(key, start: Start, model: Model, theta: Tree, num_particles: int) -> C
 
 
 def _first(key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Cloud) -> State:
-    return algorithm.init(key, model, theta, cloud)
+    return _mesh.settle(model, algorithm.init(key, model, theta, cloud))
 
 
 _init = Program(_first, small=AT_ONCE, large=QUICKLY)

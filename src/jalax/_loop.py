@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
+from jalax import _mesh
 from jalax._model import Model
 from jalax._programs import BRISKLY, PLAINLY, Program
 from jalax._tree import Tree
@@ -52,6 +53,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
         i, state, buffers, _ = carry
         key_k = jax.random.fold_in(key, state.step)
         state, info = _step(key_k, algorithm, model, state)
+        state = _mesh.settle(model, state)
         buffers = jax.tree.map(
             lambda buffer, row: buffer.at[i].set(row), buffers, record(state, info)
         )
@@ -63,7 +65,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
 
     first = jnp.zeros((), jnp.int32), state, buffers, jnp.ones((), bool)
     done, state, buffers, healthy = lax.while_loop(go_on, body, first)
-    return Chunk(state, buffers, done, healthy)
+    return Chunk(state, *_mesh.everywhere(model, (buffers, done, healthy)))
 
 
 run_chunk = Program(chunk, small=PLAINLY, large=BRISKLY, static_argnames="capacity")

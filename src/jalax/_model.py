@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jalax import _tree
+from jalax._mesh import Layout
 from jalax._static import Static
 from jalax._tree import Tree
 
@@ -84,6 +85,7 @@ class Model:
     theta: Tree
     group_batch: int | None = None
     particle_batch: int | None = None
+    layout: Layout | None = None  # of its data and particles on the devices of a mesh
     outside: Outside = Outside()
     grouped = False
 
@@ -124,12 +126,12 @@ class Model:
         return 1
 
     def replace(self, **changes) -> Model:
-        """A copy with other `latent`, `data`, `theta`, `group_batch` or `particle_batch`."""
-        names = ("latent", "data", "theta", "group_batch", "particle_batch")
+        """A copy with another `latent`, `data`, `theta`, `layout` or batch."""
+        names = ("latent", "data", "theta", "group_batch", "particle_batch", "layout")
         unknown = set(changes) - set(names)
         if unknown:
             raise TypeError(f"replace takes {', '.join(names)}, not {sorted(unknown)}.")
-        aux = self.log_joint, self.constrain, None, None, self.outside
+        aux = self.log_joint, self.constrain, None, None, None, self.outside
         copy = self.tree_unflatten(aux, (None, None, None))
         for name in names:
             setattr(copy, name, changes.get(name, getattr(self, name)))
@@ -147,8 +149,8 @@ class Model:
     def refreshed(self) -> Model:
         """A copy whose functions are keyed by what they read now, not when it was built."""
         constrain = None if self.constrain is None else self.constrain.fresh()
-        outside = self.outside.refreshed()
-        aux = self.log_joint.fresh(), constrain, self.group_batch, self.particle_batch, outside
+        where = self.group_batch, self.particle_batch, self.layout
+        aux = self.log_joint.fresh(), constrain, *where, self.outside.refreshed()
         return self.tree_unflatten(aux, (self.latent, self.data, self.theta))
 
     def constrained(self, theta: Tree) -> Tree:
@@ -162,14 +164,14 @@ class Model:
     def tree_flatten_with_keys(self):
         keys = [jax.tree_util.GetAttrKey(name) for name in ("latent", "data", "theta")]
         children = zip(keys, (self.latent, self.data, self.theta), strict=True)
-        batches = self.group_batch, self.particle_batch
-        return tuple(children), (self.log_joint, self.constrain, *batches, self.outside)
+        where = self.group_batch, self.particle_batch, self.layout
+        return tuple(children), (self.log_joint, self.constrain, *where, self.outside)
 
     @classmethod
     def tree_unflatten(cls, aux, children):
         model = object.__new__(cls)  # children may be tracers or placeholders: no checks here
         model.log_joint, model.constrain, model.group_batch, model.particle_batch = aux[:4]
-        model.outside = aux[4]
+        model.layout, model.outside = aux[4:]
         model.latent, model.data, model.theta = children
         return model
 

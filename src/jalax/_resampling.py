@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from jalax import _tree, _weights
+from jalax import _exchange, _tree, _weights
+from jalax._mesh import Layout
 from jalax._tree import Tree
 
 Ancestors = Int[Array, " N"]
@@ -87,11 +88,13 @@ def resample_low(
     scheme: Callable,
     resample_below: float | Float[Array, ""],
     cloud: Weighted,
+    layout: Layout | None = None,
 ) -> tuple[Weighted, Bool[Array, ""]]:
     r"""Resample the groups with ESS below a fraction of N; the rest stay as they are.
 
     The open segment $\log \frac1N \sum_i e^{A^i}$ of a resampled group goes into its
-    evidence base, and its log-weights start again from 0 (paper, appendix C.1).
+    evidence base, and its log-weights start again from 0 (paper, appendix C.1). `layout` says how
+    the particles lie on many devices.
     """
     weights = _weights.normalise(cloud.log_weights)
     num_particles = weights.shape[1]
@@ -101,9 +104,10 @@ def resample_low(
     def resample(cloud: Weighted) -> Weighted:
         ancestors = ancestors_of_groups(key, scheme, weights, num_particles)
         banked = cloud.log_evidence_base + _weights.log_mean_exp(cloud.log_weights)
+        particles, cached = _exchange.gather(layout, (cloud.particles, cloud.cached), ancestors)
         fresh = Weighted(
-            particles=_tree.gather(cloud.particles, ancestors),
-            cached=_tree.gather(cloud.cached, ancestors),
+            particles=particles,
+            cached=cached,
             log_weights=jnp.zeros_like(cloud.log_weights),
             log_evidence_base=banked,
         )

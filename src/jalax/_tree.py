@@ -92,17 +92,33 @@ def run_if(predicate: Bool[Array, ""], function: Callable[[Tree], Tree], operand
     return lax.while_loop(lambda carry: carry[0], once, (predicate, operand))[1]
 
 
-def sum_over_batches(function: Callable, tree: Tree, size: int) -> Any:
-    """`function(tree)`, a sum over the leading axis of its leaves, added up `size` at a time."""
-    length = jax.tree.leaves(tree)[0].shape[0]
+def map_in_batches(function: Callable, tree: Tree, size: int, shards: int = 1) -> Any:
+    """`function` of each entry along the leading axis, stacked, `size` entries at a time.
+
+    Where the axis is spread over `shards` devices, each of them has its part of every batch.
+    """
+    if shards == 1:
+        return lax.map(function, tree, batch_size=size)
+    apart = jax.tree.map(lambda x: jnp.swapaxes(_by_shard(x, shards), 0, 1), tree)
+    found = lax.map(jax.vmap(function), apart, batch_size=max(1, size // shards))
+    return jax.tree.map(lambda x: _together(jnp.swapaxes(x, 0, 1)), found)
+
+
+def sum_over_batches(function: Callable, tree: Tree, size: int, shards: int = 1) -> Any:
+    """`function(tree)`, a sum over the leading axis of its leaves, added up `size` at a time.
+
+    `shards` as in `map_in_batches`.
+    """
+    tree = jax.tree.map(lambda x: _by_shard(x, shards), tree)
+    length, size = jax.tree.leaves(tree)[0].shape[1], max(1, size // shards)
     whole = length // size * size
 
     # A batch is cut out where it is needed, and a gradient cuts and computes it again: neither a
     # second copy of the tree nor the values of other batches are held.
     @jax.checkpoint
     def part(start):
-        batch = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), tree)
-        return function(batch)
+        batch = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size, axis=1), tree)
+        return function(jax.tree.map(_together, batch))
 
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, 0))
 
@@ -111,9 +127,17 @@ def sum_over_batches(function: Callable, tree: Tree, size: int) -> Any:
 
     total, _ = lax.scan(add, zero, jnp.arange(0, whole, size))
     if whole < length:
-        rest = function(jax.tree.map(lambda x: x[whole:], tree))
+        rest = function(jax.tree.map(lambda x: _together(x[:, whole:]), tree))
         total = jax.tree.map(jnp.add, total, rest)
     return total
+
+
+def _by_shard(x: Array, shards: int) -> Array:
+    return x.reshape((shards, -1, *x.shape[1:]))
+
+
+def _together(x: Array) -> Array:
+    return x.reshape((-1, *x.shape[2:]))
 
 
 def path_name(path: tuple, alone: str) -> str:

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jalax import _batches, _tree, _weights
+from jalax import _batches, _mesh, _tree, _weights
 from jalax._model import Model
 from jalax._static import Static, traced_once
 from jalax._tree import Tree
@@ -24,15 +23,17 @@ from jalax._tree import Tree
 def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
     """log p_theta(x, y) of every particle of every group."""
     one = traced_once(model.log_joint, model.constrain)
+    particles = _mesh.spread(model, particles)
     size = _batches.particles_at_once(model, theta, _num_particles(particles))
 
     def of_group(x, data):
         if size is None:
             return jax.vmap(lambda x: one(theta, x, data))(x)
-        return lax.map(lambda x: one(theta, x, data), x, batch_size=size)
+        several = _batches.shards(model, "particles")
+        return _tree.map_in_batches(lambda x: one(theta, x, data), x, size, several)
 
     each = _num_particles(particles) * _batches.numbers_per_particle(model, theta)
-    return over_groups(model, of_group, particles, each=each)
+    return _mesh.spread(model, over_groups(model, of_group, particles, each=each))
 
 
 def _num_particles(particles: Tree) -> int:
@@ -59,6 +60,7 @@ class Point(NamedTuple):
 
 def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
     """log p and its x-gradient at every particle: one forward and one backward pass."""
+    particles = _mesh.spread(model, particles)
     num = _num_particles(particles)
     each = num * _batches.numbers_per_particle(model, theta)  # what the pull-backs need
     if _batches.groups_at_once(model, each) is not None:
@@ -68,6 +70,7 @@ def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
     else:
         value, pull = jax.vjp(lambda t, x: log_joint(model, t, x), theta, particles)
         _, grad_x = pull(jnp.ones_like(value))
+    value, grad_x = _mesh.spread(model, (value, grad_x))
     alive = jnp.isfinite(value) & _tree.all_finite(grad_x)
     return Evaluation(particles, value, grad_x, alive, pull)
 
@@ -92,7 +95,8 @@ def _evaluate_in_blocks(model: Model, theta: Tree, particles: Tree, size: int) -
     one = traced_once(model.log_joint, model.constrain)
     slope = jax.value_and_grad(one, argnums=1)
     x = jax.tree.map(lambda leaf: leaf[0], particles)
-    found = lax.map(lambda x: slope(theta, x, model.data), x, batch_size=size)
+    several = _batches.shards(model, "particles")
+    found = _tree.map_in_batches(lambda x: slope(theta, x, model.data), x, size, several)
     value, grad_x = jax.tree.map(lambda leaf: leaf[None], found)
 
     def weighted(block):
@@ -102,7 +106,7 @@ def _evaluate_in_blocks(model: Model, theta: Tree, particles: Tree, size: int) -
         return jax.grad(lambda t: jnp.sum(weights * values(t)[0]))(theta)
 
     def pull(weights):
-        return _tree.sum_over_batches(weighted, (x, weights[0]), size), None
+        return _tree.sum_over_batches(weighted, (x, weights[0]), size, several), None
 
     return value, grad_x, pull
 
@@ -121,10 +125,7 @@ def weigh(
     def revisit(first):
         # The particles as the loop carries them: another mention would make XLA copy them.
         particles, _ = first
-        heaviest = jnp.broadcast_to(
-            jnp.argmax(log_weights, axis=-1, keepdims=True), log_weights.shape
-        )
-        moved = _tree.select(visit.alive, particles, _tree.gather(particles, heaviest))
+        moved = _tree.select(visit.alive, particles, _heaviest(particles, log_weights))
         again = evaluate(model, theta, moved)
         grad_theta, _ = again.pull(weights)
         return moved, Point(again.log_joint, again.grad_x, grad_theta)
@@ -132,6 +133,16 @@ def weigh(
     grad_theta, _ = visit.pull(weights)
     first = visit.particles, Point(visit.log_joint, visit.grad_x, grad_theta)
     return _tree.run_if(~jnp.all(visit.alive), revisit, first)
+
+
+def _heaviest(particles: Tree, log_weights: Float[Array, "G N"]) -> Tree:
+    """The heaviest particle of each group, leaves (G, 1, ...).
+
+    By a sum with one term: to look it up by its number, devices would send each other all.
+    """
+    chosen = jnp.arange(log_weights.shape[1]) == jnp.argmax(log_weights, axis=-1, keepdims=True)
+    alone = _tree.select(chosen, particles, jax.tree.map(jnp.zeros_like, particles))
+    return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=1, keepdims=True), alone)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -167,7 +178,9 @@ def over_groups(model: Model, function: Callable, *args: Any, each: int | None =
     size = _batches.groups_at_once(model, 100 * _batches.data_size(model) if each is None else each)
     if size is None:
         return jax.vmap(function)(*args, model.data)
-    return lax.map(lambda group: function(*group), (*args, model.data), batch_size=size)
+    groups = (*args, model.data)
+    several = _batches.shards(model, "groups")
+    return _tree.map_in_batches(lambda group: function(*group), groups, size, several)
 
 
 def sum_over_groups(model: Model, function: Callable, *args: Any, each: int) -> Any:
@@ -183,4 +196,4 @@ def sum_over_groups(model: Model, function: Callable, *args: Any, each: int) -> 
         data, args = group
         return function(model.replace(data=data, group_batch=size), *args)
 
-    return _tree.sum_over_batches(part, (model.data, args), size)
+    return _tree.sum_over_batches(part, (model.data, args), size, _batches.shards(model, "groups"))

@@ -350,6 +350,7 @@ class JALAEM:
             Weighted(
                 particles, (point.log_joint, point.grad_x), log_weights, state.log_evidence_base
             ),
+            model.layout,
         )
         log_joint, grad_x = cloud.cached
         point = Point(log_joint, grad_x, point.grad_theta)

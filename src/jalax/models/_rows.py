@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -44,4 +45,6 @@ def sum_over_rows(
     _checks.whole_number("data_batch", data_batch, at_least=1)
     if data_batch >= num_rows:
         return jnp.sum(log_likelihood(rows))
-    return sum_over_batches(lambda part: jnp.sum(log_likelihood(part)), rows, data_batch)
+    # Rows that are spread over devices: each takes its part of every slice.
+    shards = math.gcd(num_rows, jax.device_count())
+    return sum_over_batches(lambda part: jnp.sum(log_likelihood(part)), rows, data_batch, shards)
