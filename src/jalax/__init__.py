@@ -28,7 +28,6 @@ from jalax._groups import Groups as Groups
 from jalax._groups import group_by as group_by
 from jalax._langevin import InverseHessian as InverseHessian
 from jalax._mesh import Layout as Layout
-from jalax._mesh import to_host as to_host
 from jalax._mixed import MixedResult as MixedResult
 from jalax._mixed import mixed as mixed
 from jalax._model import GroupedModel as GroupedModel
@@ -36,6 +35,7 @@ from jalax._model import Model as Model
 from jalax._numpyro import from_numpyro as from_numpyro
 from jalax._options import Optax as Optax
 from jalax._options import Schedule as Schedule
+from jalax._processes import to_host as to_host
 from jalax._reference import AtMode as AtMode
 from jalax._reference import Modes as Modes
 from jalax._resampling import multinomial as multinomial
@@ -59,6 +59,7 @@ from jalax._tempering import MALA as MALA
 from jalax._theta_step import Averaging as Averaging
 from jalax._theta_step import Limiter as Limiter
 from jalax._theta_step import ObservedInformation as ObservedInformation
+from jalax._together import LostProcess as LostProcess
 from jalax._transport import Transport as Transport
 from jalax._transport import transport as transport
 from jalax._tune import Tuning as Tuning

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jalax._mesh import Layout
 from jalax._model import Model
+from jalax._processes import is_first, to_host
 from jalax._theta_step import PHASES
 from jalax._tree import Tree
 from jalax._types import Algorithm, State, Status
@@ -44,17 +46,19 @@ class Run:
     theta_0: Tree = None
     fit_key: jax.Array | None = None  # the user's
     many: bool = False
+    layout: Layout | None = None  # on the devices of a mesh
     record: int = 1  # every how many steps a row of the history is kept
     diverged: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
     retries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), int))
     identity: dict[str, Any] | None = None  # of its checkpoints
     records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    lost: bool = False  # another process of the fit is gone, and with it part of the state
     began: float = dataclasses.field(default_factory=time.perf_counter)
 
     @property
     def step(self) -> int:
         """Steps done since theta_0, by the fit that has come furthest."""
-        return int(np.max(np.asarray(self.state.step)))
+        return int(np.max(to_host(self.state.step)))
 
     @property
     def last_step(self) -> int:
@@ -67,7 +71,8 @@ class Run:
     @property
     def theta(self) -> Tree:
         constrain = jax.vmap(self.model.constrained) if self.many else self.model.constrained
-        return constrain(self.state.theta)
+        # From the host: what one process alone looks at must be no computation of all of them.
+        return constrain(to_host(self.state.theta))
 
     @property
     def history(self) -> dict[str, Any]:
@@ -125,14 +130,15 @@ class time_limit(Callback):
 class progress_bar(Callback):
     """A line with step, theta, log-evidence, effective sample size and steps a second.
 
-    It shows in a terminal and in a notebook, and is silent when the output is piped.
+    It shows in a terminal and in a notebook, and is silent when the output is piped. Of several
+    processes the first shows it.
     """
 
     def __init__(self):
         self._bar = None
 
     def begin(self, run: Run) -> None:
-        if not _interactive():
+        if not _interactive() or not is_first(run.layout):
             return
         tqdm, file = _bar_and_file()
         self._bar = tqdm(
@@ -170,7 +176,7 @@ def progress_line(run: Run) -> str:
     if run.latest("ess").size == 0:  # the very first step failed
         return parts[0]
     if evidence_at_each_step(run.algorithm):
-        relative = np.any(np.asarray(run.state.memory.relative))
+        relative = np.any(to_host(run.state.memory.relative))
         name = "log Z/Z0" if relative else "logz"
         value, error = (
             float(np.nanmedian(run.latest(record)))

@@ -6,6 +6,7 @@ The file holds the state, the records, and enough to recognise the fit it belong
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import warnings
 from pathlib import Path
@@ -18,7 +19,9 @@ import numpy as np
 from jalax import _store, _visit
 from jalax._callbacks import Callback, Run, Stop
 from jalax._checks import check_count
+from jalax._mesh import Layout, place
 from jalax._options import Optax, Schedule
+from jalax._processes import first_says, first_sends, is_first, to_host
 from jalax._static import Static
 from jalax._store import FileError
 from jalax._types import State
@@ -30,6 +33,8 @@ class checkpoint(Callback):
 
     If the file exists when the fit begins, the fit resumes from it, so running the same script
     again goes on where it was killed. A file of another model, data, algorithm or key is refused.
+    A fit on several processes has one file, written and read by the first; it may go on on another
+    number of processes and devices.
     """
 
     path: str | os.PathLike
@@ -47,7 +52,8 @@ class checkpoint(Callback):
         return None
 
     def end(self, run: Run) -> None:
-        self.save(run)
+        if not run.lost:
+            self.save(run)
 
     def save(self, run: Run) -> None:
         try:
@@ -59,12 +65,13 @@ class checkpoint(Callback):
                 stacklevel=2,
             )
 
-    def exists(self) -> bool:
-        return Path(self.path).exists()
+    def exists(self, run: Run) -> bool:
+        found = first_says(run.layout, lambda: str(Path(self.path).exists()))
+        return found == "True"
 
     def restore(self, run: Run) -> None:
         """Put the saved state and records into `run`, or say why the file is not its own."""
-        header, arrays = _store.read(self.path, "checkpoint")
+        header, arrays = _read(self.path, run.layout)
         fresh = _identity(run)
         for name, expected in fresh.items():
             if header.get(name) != expected:
@@ -72,7 +79,8 @@ class checkpoint(Callback):
                     f"checkpoint {self.path} belongs to another fit: its {_NAMES[name]} differs. "
                     "Remove the file, or give this fit another path."
                 )
-        run.state = unflatten_state(header["leaves"], arrays, run.state, self.path)
+        state = unflatten_state(header["leaves"], arrays, run.state, self.path)
+        run.state = place(run.model, state)
         _check_log_joint(self.path, run, arrays["log_joint"])
         records = _store.unpack(header["records"], arrays)
         if records:
@@ -129,7 +137,7 @@ def _options(algorithm: Any) -> list[str]:
 def _save(path, run: Run) -> None:
     arrays: dict[str, np.ndarray] = {}
     leaves = flatten_state(run.state, arrays)
-    arrays["log_joint"] = np.asarray(_log_joint(run.model, run.state.theta, run.state.particles))
+    arrays["log_joint"] = to_host(_log_joint(run.model, run.state.theta, run.state.particles))
     records = dict(run.history)
     if records:
         records["theta"] = jax.tree.leaves(records["theta"])
@@ -139,7 +147,25 @@ def _save(path, run: Run) -> None:
         "records": _store.pack("records", records, arrays),
         "first_step": run.first_step,
     }
-    _store.write(path, "checkpoint", meta, arrays)
+    if is_first(run.layout):
+        _store.write(path, "checkpoint", meta, arrays)
+
+
+def _read(path, layout: Layout | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The file as the first process sees it: the others may have another disk."""
+    arrays: dict[str, np.ndarray] = {}
+
+    def read() -> str:
+        header, found = _store.read(path, "checkpoint")
+        arrays.update(found)
+        kinds = [(name, a.dtype.str, a.shape) for name, a in found.items()]
+        return json.dumps({"header": header, "arrays": kinds})
+
+    told = json.loads(first_says(layout, read))
+    for name, dtype, shape in told["arrays"]:
+        like = np.empty(shape, dtype)
+        arrays[name] = first_sends(layout, arrays.get(name), like)
+    return told["header"], arrays
 
 
 _log_joint = jax.jit(_visit.log_joint)
@@ -147,7 +173,7 @@ _log_joint = jax.jit(_visit.log_joint)
 
 def _check_log_joint(path, run: Run, saved: np.ndarray) -> None:
     """The same function of the same data gives the same log p at the saved particles."""
-    now = np.asarray(_log_joint(run.model, run.state.theta, run.state.particles))
+    now = to_host(_log_joint(run.model, run.state.theta, run.state.particles))
     rtol, atol = (1e-5, 1e-3) if saved.dtype == np.float32 else (1e-10, 1e-8)
     if now.shape != saved.shape or not np.allclose(now, saved, rtol=rtol, atol=atol):
         raise FileError(
@@ -161,7 +187,7 @@ def flatten_state(state: State, arrays: dict[str, np.ndarray]) -> list[str]:
     names = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name = "state" + jax.tree_util.keystr(path)
-        arrays[name] = np.asarray(jax.device_get(leaf))
+        arrays[name] = to_host(leaf)
         names.append(name)
     return names
 

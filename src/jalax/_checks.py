@@ -12,6 +12,7 @@ import numpy as np
 
 from jalax import _tree, _visit
 from jalax._model import GroupedModel, Model
+from jalax._processes import to_host
 from jalax._programs import AT_ONCE, QUICKLY, Program
 from jalax._static import traced_once
 from jalax._tree import Tree
@@ -157,7 +158,7 @@ def check_start(
     if is_concrete((value, cloud.log_weights)):
         check_values(value, alive, cloud.log_weights, num_steps, weighted)
         _warn_of_walls(*inputs)
-        known = cloud.log_evidence is None or np.all(np.isfinite(np.asarray(cloud.log_evidence)))
+        known = cloud.log_evidence is None or np.isfinite(to_host(cloud.log_evidence)).all()
         if not known:
             raise ValueError(f"the start's log_evidence is not finite: {cloud.log_evidence}.")
 
@@ -177,10 +178,10 @@ def _warn_of_walls(model: Model, theta: Tree, particles: Tree) -> None:
     The start's own particles do not show it where they were resampled by weight.
     """
     wide = _twice_as_far(particles)
-    value, _ = _look(model, theta, wide)
+    value = to_host(_look(model, theta, wide)[0])
     if not np.isneginf(value).any():
         return
-    share = float(np.mean(np.isneginf(value) & ~np.asarray(_is_steep(model, theta, wide))))
+    share = float(np.mean(np.isneginf(value) & ~to_host(_is_steep(model, theta, wide))))
     if share > 0:
         warnings.warn(
             f"log_joint is -inf at {share:.1%} of the points up to twice as far out as the start "
@@ -209,7 +210,7 @@ def _is_steep(model: Model, theta: Tree, particles: Tree):
 
 def check_values(value: Any, alive: Any, log_weights: Any, num_steps: int, weighted: bool) -> None:
     """Every start particle has a finite log p; float32 has the resolution for the weights."""
-    value, alive, log_weights = np.asarray(value), np.asarray(alive), np.asarray(log_weights)
+    value, alive, log_weights = to_host((value, alive, log_weights))
     bad = ~np.isfinite(value)
     if bad.any():
         group, particle = np.argwhere(bad)[0]

@@ -16,9 +16,10 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
-from jalax import _curvature, _information, _tempering, _tree, _visit, _weights
+from jalax import _batches, _curvature, _information, _mesh, _tempering, _tree, _visit, _weights
 from jalax._information import FLAT, Moments
 from jalax._model import Model
+from jalax._processes import to_host
 from jalax._programs import AT_ONCE, BRISKLY, PLAINLY, QUICKLY, Program, fold_in, split
 from jalax._reference import AtMode, Prepared, fitted_to, normalisation
 from jalax._starts.importance import importance_cloud, thinned
@@ -57,8 +58,9 @@ class Budget(NamedTuple):
 
 
 def default_particles(model: Model) -> int:
-    """In one cloud and group: as many as memory allows, up to 1000."""
-    return int(np.clip(1_000_000 // model.num_groups, 32, 1000))
+    """In one cloud and group: as many as memory allows, up to 1000, and evenly on all devices."""
+    count = int(np.clip(1_000_000 // model.num_groups, 32, 1000))
+    return count + -count % _batches.shards(model, "particles")
 
 
 @dataclasses.dataclass
@@ -169,7 +171,7 @@ class Clouds:
         for k in range(self.rounds):
             keys = jax.random.split(jax.random.fold_in(self.key, k), self.budget.num_replicates)
             leg = _legs(keys, model, theta, prepared, plan, moves, self.num_particles)
-            legs.append(np.asarray(leg.log_evidence, float))  # (R, G)
+            legs.append(to_host(leg.log_evidence).astype(float))  # (R, G)
             lines.append(leg.lines + leg.log_evidence[..., None])  # (R, G, N)
             weights = _weights.normalise(leg.log_weights)
             lowest = jnp.min(_weights.effective_sample_size(weights))
@@ -284,6 +286,7 @@ def _weighted_draws(
     sums = _Sums(logsumexp(log_w, axis=1), logsumexp(2 * log_w, axis=1), pooled_k(log_w), ess)
     batches = 8 if draws % 8 == 0 else 1
     found = _information.moments(model, theta, particles, log_w, batches) if scores else None
+    sums, found = _mesh.everywhere(model, (sums, found))
     return sums, found, (particles, log_w)
 
 
@@ -345,7 +348,8 @@ def _low_noise(key, model: Model, theta: Tree, prepared: Any, draws: int) -> Mom
     log_w = jnp.where(visit.alive, log_w, -jnp.inf)
     root, mode = prepared.mode.root, prepared.mode.x
     expansion = _curvature.expansion(model, theta, mode, jnp.einsum("gij,gkj->gik", root, root))
-    return _information.moments(model, theta, particles, log_w, 1, expansion, visit.grad_x)
+    found = _information.moments(model, theta, particles, log_w, 1, expansion, visit.grad_x)
+    return _mesh.everywhere(model, found)
 
 
 @jax.jit
@@ -365,7 +369,8 @@ def _moments_of_legs(model: Model, theta: Tree, legs: _tempering.Leg) -> Moments
     )
     log_weights = pooled.reshape(pooled.shape[0], -1)
     whole = _information.moments(model, theta, particles, log_weights, count)
-    return whole._replace(score=jnp.sum(score, axis=0), noise=noise)
+    whole = whole._replace(score=jnp.sum(score, axis=0), noise=noise)
+    return _mesh.everywhere(model, whole)
 
 
 def start_cloud(key, model: Model, theta: Tree, num_particles: int, scores: bool) -> Cloud:

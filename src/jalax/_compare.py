@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 
-from jalax import _store
+from jalax import _mesh, _store
 from jalax._evidence import Evidence
 from jalax._information import LIMIT, moments
+from jalax._mesh import Layout
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
 from jalax._tree import Tree
@@ -107,6 +109,7 @@ def compare(
     *,
     theta_log_prior: Callable[[Tree], Any] | Mapping[str, Callable[[Tree], Any]] | None = None,
     observed: Callable[[Tree], Tree] = observations,
+    mesh: Mesh | Layout | None = None,
 ) -> Comparison:
     r"""Compare fitted models by their evidence.
 
@@ -123,13 +126,15 @@ def compare(
             function for all or one a name.
         observed: picks the observations out of a model's data; fits with different ones are
             refused. By default `data["y"]` where there is such an entry, else all of it.
+        mesh: where evidences that are not known yet are estimated, as in `jalax.log_evidence`; by
+            default where each fit was.
 
     Returns:
         A `Comparison`: print it, `plot()`, `to_dataframe()`, `log_bayes_factor(a, b)`.
     """
     if len(results) < 2:
         raise ValueError(f"compare needs two or more fits by name, got {list(results)}.")
-    evidences = _evidences(results, observed)
+    evidences = _evidences(results, observed, mesh)
     values = {name: evidence.value for name, evidence in evidences.items()}
     if theta_log_prior is not None:
         for name, result in results.items():
@@ -181,7 +186,7 @@ def _origin(result: FitResult, name: str) -> Any:
 
 
 def _evidences(
-    results: Mapping[str, FitResult], observed: Callable[[Tree], Tree]
+    results: Mapping[str, FitResult], observed: Callable[[Tree], Tree], mesh: Any
 ) -> dict[str, Evidence]:
     """The evidence of every fit, once it is clear that they can be compared."""
     marks = {}
@@ -189,7 +194,7 @@ def _evidences(
         if not isinstance(result, FitResult):
             raise TypeError(f"{name!r} is a {type(result).__name__}, not a FitResult.")
         data = observed(_origin(result, name).model.data)
-        marks[name] = _store.fingerprint(jax.tree.map(np.asarray, data))
+        marks[name] = _store.fingerprint(data)
     first = next(iter(marks))
     for name, mark in marks.items():
         if mark != marks[first]:
@@ -200,10 +205,20 @@ def _evidences(
             )
     evidences = {}
     for name, result in results.items():
-        if result.evidence is None:
+        evidence = _evidence_on(mesh, result)
+        if evidence is None:
             raise ValueError(f"the fit {name!r} has no evidence: {result.evidence_reason}")
-        evidences[name] = result.evidence
+        evidences[name] = evidence
     return evidences
+
+
+def _evidence_on(mesh: Any, result: FitResult) -> Evidence | None:
+    """Its evidence; estimated on the mesh, and kept with the result, where it is not known yet."""
+    if mesh is not None and "evidence" not in result.__dict__:
+        model = _mesh.lay_out(result.origin.model, _mesh.as_layout(mesh))
+        there = dataclasses.replace(result, origin=dataclasses.replace(result.origin, model=model))
+        result.__dict__["evidence"] = there.evidence
+    return result.evidence
 
 
 def _prior(theta_log_prior: Any, name: str) -> Callable[[Tree], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ import numpy as np
 from jalax import _loop
 from jalax._callbacks import Callback, Run, Stop, progress_bar
 from jalax._checkpoint import checkpoint
+from jalax._processes import to_host
+from jalax._together import agreed, interrupts, losses
 from jalax._types import Status
 
 MAX_RETRIES = 5  # times a diverging automatic fit halves its step size
@@ -37,49 +40,68 @@ def drive(
 
     Of many fits, one that diverges keeps its last finite state while the others go on.
     """
-    status, message = Status.MAX_STEPS, f"{run.num_steps} steps done"
-    running = (np.asarray(run.state.step) < run.last_step) & ~is_done(run)
     begun: list[Callback] = []
     try:
-        for callback in callbacks:
-            callback.begin(run)
-            begun.append(callback)
-        while running.any():
-            due = [c.steps_until_due(run) for c in callbacks if isinstance(c, checkpoint)]
-            length = min(chunk_size, run.last_step - run.step, *due)
-            lengths = np.where(running, length, 0).astype(np.int32)
-            chunk = advance(run.state, lengths)
-            healthy, done = np.asarray(chunk.healthy), np.asarray(chunk.length)
-            if not healthy.all():
-                # A trajectory is a function of its first state and key: take it again, up to
-                # the last good step. This costs nothing to the runs that never fail.
-                done = np.where(healthy, done, done - 1).astype(np.int32)
-                chunk = advance(run.state, done)
-            _append(run, chunk, done)
-            if not healthy.all():
-                _retry(run, ~healthy)
-            running = np.asarray(run.state.step) < run.last_step
-            running = running & ~run.diverged & ~is_done(run)
-            stops = [callback.after_chunk(run) for callback in callbacks]
-            if run.diverged.all():
-                return Status.DIVERGED, advice(run)
-            for stop in stops:
-                if isinstance(stop, tuple):
-                    return Stop(*stop)
-                if stop:  # a callback of the user's that just says True, or why
-                    return Stop(Status.STOPPED, str(stop))
+        with losses(run, callbacks), interrupts(run.layout) as interrupted:
+            for callback in callbacks:
+                callback.begin(run)
+                begun.append(callback)
+            while (running := _running(run)).any():
+                _advance(run, advance, chunk_size, running, callbacks)
+                stops = [callback.after_chunk(run) for callback in callbacks]
+                if run.diverged.all():
+                    return Status.DIVERGED, advice(run)
+                stop = _first(stops) or interrupted.stop(run)
+                if (stop := agreed(run.layout, stop)) is not None:
+                    return stop
     except KeyboardInterrupt:
         return Status.INTERRUPTED, f"interrupted after step {run.step}"
     finally:
         for callback in begun:
             callback.end(run)
-    return status, message
+    return Status.MAX_STEPS, f"{run.num_steps} steps done"
+
+
+def _advance(
+    run: Run,
+    advance: Callable[..., _loop.Chunk],
+    chunk_size: int,
+    running: np.ndarray,
+    callbacks: Sequence[Callback],
+) -> None:
+    """One chunk of every fit that is still running."""
+    due = [c.steps_until_due(run) for c in callbacks if isinstance(c, checkpoint)]
+    length = min(chunk_size, run.last_step - run.step, *due)
+    lengths = np.where(running, length, 0).astype(np.int32)
+    chunk = advance(run.state, lengths)
+    healthy, done = to_host((chunk.healthy, chunk.length))
+    if not healthy.all():
+        # A trajectory is a function of its first state and key: take it again, up to
+        # the last good step. This costs nothing to the runs that never fail.
+        done = np.where(healthy, done, done - 1).astype(np.int32)
+        chunk = advance(run.state, done)
+    _append(run, chunk, done)
+    if not healthy.all():
+        _retry(run, ~healthy)
+
+
+def _running(run: Run) -> np.ndarray:
+    return (to_host(run.state.step) < run.last_step) & ~run.diverged & ~is_done(run)
+
+
+def _first(stops: list[Any]) -> Stop | None:
+    for stop in stops:
+        if isinstance(stop, tuple):
+            return Stop(*stop)
+        if stop:  # a callback of the user's that just says True, or why
+            return Stop(Status.STOPPED, str(stop))
+    return None
 
 
 def is_done(run: Run) -> np.ndarray:
     """Which fits have stopped by themselves."""
     ask = getattr(run.algorithm, "is_done", None)
-    return np.zeros(run.diverged.shape, bool) if ask is None else np.asarray(ask(run.state))
+    return np.zeros(run.diverged.shape, bool) if ask is None else to_host(ask(run.state))
 
 
 def _retry(run: Run, failed: np.ndarray) -> None:
@@ -97,13 +119,14 @@ def _retry(run: Run, failed: np.ndarray) -> None:
 def _append(run: Run, chunk: _loop.Chunk, done: np.ndarray) -> None:
     """Bring the records of a chunk to the host; rows a stopped fit does not have are NaN."""
     run.state = chunk.state
+    records = to_host(chunk.records)
     rows = int(done.max())
     if rows == 0 and run.records:
         return
     if not run.many:
         if run.records:
             run.records[-1] = _thinned(run.records[-1], run.record, keep_last=False)
-        new = jax.tree.map(lambda x: np.asarray(x)[:rows].copy(), chunk.records)
+        new = jax.tree.map(lambda x: x[:rows].copy(), records)
         run.records.append(_thinned(new, run.record, keep_last=True))
         return
     missing = np.arange(rows)[None, :] >= done[:, None]
@@ -116,7 +139,7 @@ def _append(run: Run, chunk: _loop.Chunk, done: np.ndarray) -> None:
             array[missing] = 0
         return array
 
-    run.records.append(jax.tree.map(trim, chunk.records))
+    run.records.append(jax.tree.map(trim, records))
 
 
 def _thinned(rows: dict, record: int, keep_last: bool) -> dict:

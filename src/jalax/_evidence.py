@@ -14,8 +14,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
-from jalax import _checks
+from jalax import _checks, _mesh
 from jalax._clouds import (
     Budget,
     Clouds,
@@ -26,7 +27,9 @@ from jalax._clouds import (
     refit,
 )
 from jalax._information import Moments
+from jalax._mesh import Layout
 from jalax._model import Model
+from jalax._processes import to_host
 from jalax._programs import fold_in, split
 from jalax._reference import (
     AtMode,
@@ -104,6 +107,7 @@ def log_evidence(
     reference: Any = None,
     moves: Any = None,
     max_particles: int | None = None,
+    mesh: Mesh | Layout | None = None,
 ) -> Evidence:
     r"""Estimate $\log p_\theta(y) = \log \int p_\theta(x, y)\, dx$ at a given theta.
 
@@ -121,6 +125,7 @@ def log_evidence(
             `jalax.Modes(...)` for several modes, or a pair (sampler, log_density).
         moves: of the tempered route, `jalax.MALA()` (the default) or `jalax.JALA()`.
         max_particles: the budget: draws in each group, by default 200,000, and 200 million in all.
+        mesh: spread the draws ("particles"), groups or data over many devices, as in `jalax.fit`.
 
     Returns:
         An `Evidence`. It warns when there is a reason not to trust it. What it cannot see: a
@@ -135,10 +140,15 @@ def log_evidence(
     _checks.check_key(key)
     assert key is not None
     model = _checks.prepare_model(model)
-    theta = _checks.prepare_theta(theta, model, least=0)  # nothing is fitted
-    _checks.check_log_joint(model, theta)
+    layout = _mesh.layout_for(model, mesh)
+    model, theta, key = _mesh.automatic((model, theta, key))
+    model = _mesh.lay_out(model, layout)
+    with _mesh.as_ours(layout):
+        theta = _checks.prepare_theta(theta, model, least=0)  # nothing is fitted
+        _checks.check_log_joint(model, theta)
     if num_particles is not None:
         num_particles = _checks.check_count("num_particles", num_particles, 25)
+        _mesh.check_particles(model.layout, num_particles)
     num_replicates = _checks.check_count("num_replicates", num_replicates, 2)
     if error is not None and not error > 0:
         raise ValueError(f"error is the standard error asked for, positive; got {error}.")
@@ -164,6 +174,13 @@ def estimate(
     key, model: Model, theta: Tree, budget: Budget, reference: Any = None, moves: Any = None
 ) -> tuple[Evidence, Moments | None]:
     """The evidence and, where a `fraction` is asked for, score and information at theta."""
+    with _mesh.as_ours(model.layout):
+        return _estimate(key, model, theta, budget, reference, moves)
+
+
+def _estimate(
+    key, model: Model, theta: Tree, budget: Budget, reference: Any, moves: Any
+) -> tuple[Evidence, Moments | None]:
     key_prepare, key_pilot, key_run = split(key, 3)
     drawn_up = as_reference(AtMode() if reference is None else reference)
     prepared = prepare(key_prepare, drawn_up, model, theta)
@@ -237,7 +254,7 @@ def _report(total: Total, messages: list[str], temperatures: int, clouds: Clouds
 def _reference_messages(prepared: Any, key, model: Model, theta: Tree) -> list[str]:
     """What can be said against the reference before it is used."""
     metric = prepared.metric()
-    sound = None if metric is None else np.asarray(metric[1])
+    sound = None if metric is None else to_host(metric[1])
     if sound is not None and not sound.all():
         bad = int((~sound).sum())
         return [

@@ -35,7 +35,7 @@ def gather(layout: Layout | None, tree: Tree, ancestors: Int[Array, "G N"]) -> T
     ancestors = lax.with_sharding_constraint(ancestors, layout.sharding(layout.groups))
     passings = farthest(ancestors, num // layout.size("particles"))
     exchange = jax.shard_map(
-        partial(_exchange, layout.particles, layout.size("particles")),
+        partial(_exchange, str(layout.particles), layout.size("particles")),
         mesh=layout.mesh,
         in_specs=(here, everywhere, PartitionSpec()),
         out_specs=here,

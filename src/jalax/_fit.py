@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from jax.sharding import Mesh
 
 from jalax import _checks, _clouds, _information, _loop, _mesh
@@ -24,6 +23,7 @@ from jalax._mesh import Layout
 from jalax._model import Model
 from jalax._options import canonical
 from jalax._outcome import result_of
+from jalax._processes import to_host
 from jalax._programs import AT_ONCE, QUICKLY, Program, fold_in, split
 from jalax._result import FitResult, SavedState
 from jalax._starts.importance import Laplace
@@ -70,9 +70,9 @@ def fit(
             `jalax.GroupedModel`. The answer does not depend on it.
         particle_batch: how many particles of a model without groups to visit at a time, to save
             memory; see `jalax.Model`. The answer does not depend on it.
-        mesh: spread the fit over many devices: a `jalax.Layout`, or a `jax.make_mesh` whose axes are
-            called "particles", "groups" or "data". By default where the data already is. The answer
-            does not depend on it, up to rounding.
+        mesh: spread the fit over many devices: a `jalax.Layout`, or a `jax.make_mesh` whose axes
+            are called "particles", "groups" or "data". By default where the data already is. The
+            answer does not depend on it, up to rounding.
         state: continue from `FitResult.state`, with the same key to continue the same run.
         chunk_size: steps between two looks of the callbacks; it does not change the result.
         record: keep every so many steps in `FitResult.history` (and the last one), for long runs or
@@ -96,63 +96,69 @@ def fit(
     """
     _checks.check_key(key)
     assert key is not None
-    model, algorithm = _checks.prepare_model(model), _prepare(algorithm)
-    if group_batch is not None:
-        model = model.replace(group_batch=group_batch)
-    if particle_batch is not None:
-        model = model.replace(particle_batch=particle_batch)
-    model = _mesh.lay_out(model, mesh)
-    algorithm.check(model)
-    num_steps = _num_steps(num_steps, algorithm)
-    chunk_size = _checks.check_count("chunk_size", chunk_size)
-    record = _checks.check_count("record", record)
-    key_start, key_run = split(key)
+    model = _checks.prepare_model(model)
+    layout = _mesh.layout_for(model, mesh)
+    given = _mesh.automatic((model, theta, key, algorithm, start, state))
+    model, theta, key, algorithm, start, state = given
+    with _mesh.as_ours(layout):
+        algorithm = _prepare(algorithm)
+        if group_batch is not None:
+            model = model.replace(group_batch=group_batch)
+        if particle_batch is not None:
+            model = model.replace(particle_batch=particle_batch)
+        model = _mesh.lay_out(model, layout)
+        algorithm.check(model)
+        num_steps = _num_steps(num_steps, algorithm)
+        chunk_size = _checks.check_count("chunk_size", chunk_size)
+        record = _checks.check_count("record", record)
+        key_start, key_run = split(key)
 
-    capacity = capacity_of(chunk_size)
-    begin = ahead = None
-    if state is None:
-        theta = _checks.prepare_theta(theta, model)
-        _checks.check_log_joint(model, theta)
-        algorithm = filled(algorithm, theta)
-        _checks.check_projection(algorithm, theta)
-        begin, count = _prepare_start(start, model, algorithm, num_particles)
-        if start is None:
-            # For a GPU its compiler wants to try things on it, and on a mesh only the start itself
-            # knows how its particles lie.
-            if jax.default_backend() == "cpu" and model.layout is None:
-                ahead = _loop_ahead(key, algorithm, model, theta, count, capacity)
-            begin, cloud = _default_cloud(key_start, begin, model, theta, count)
+        capacity = capacity_of(chunk_size)
+        begin = ahead = None
+        if state is None:
+            theta = _checks.prepare_theta(theta, model)
+            _checks.check_log_joint(model, theta)
+            algorithm = filled(algorithm, theta)
+            _checks.check_projection(algorithm, theta)
+            begin, count = _prepare_start(start, model, algorithm, num_particles)
+            if start is None:
+                # For a GPU its compiler wants to try things on it, and on a mesh only the start
+                # itself knows how its particles lie.
+                if jax.default_backend() == "cpu" and model.layout is None:
+                    ahead = _loop_ahead(key, algorithm, model, theta, count, capacity)
+                begin, cloud = _default_cloud(key_start, begin, model, theta, count)
+            else:
+                cloud = _draw(key_start, begin, model, theta, count)
+            _checks.check_start(model, theta, cloud, num_steps, algorithm.gives_evidence)
+            first = _init(fold_in(key_start, 1), algorithm, model, theta, cloud)
         else:
-            cloud = _draw(key_start, begin, model, theta, count)
-        _checks.check_start(model, theta, cloud, num_steps, algorithm.gives_evidence)
-        first = _init(fold_in(key_start, 1), algorithm, model, theta, cloud)
-    else:
-        like = state.theta if isinstance(state, State) else _checks.prepare_theta(theta, model)
-        algorithm = filled(algorithm, like)
-        first = _mesh.place(model, _continued(state, algorithm, model, theta))
-    run = Run(
-        key=key_run,
-        model=model,
-        algorithm=algorithm,
-        state=first,
-        first_step=int(first.step),
-        num_steps=num_steps,
-        start=begin,
-        theta_0=first.theta,
-        fit_key=key,
-        record=record,
-    )
-    for callback in callbacks:
-        if isinstance(callback, checkpoint) and callback.exists():
-            callback.restore(run)
+            like = state.theta if isinstance(state, State) else _checks.prepare_theta(theta, model)
+            algorithm = filled(algorithm, like)
+            first = _mesh.place(model, _continued(state, algorithm, model, theta))
+        run = Run(
+            key=key_run,
+            model=model,
+            algorithm=algorithm,
+            state=first,
+            first_step=int(first.step),
+            num_steps=num_steps,
+            start=begin,
+            theta_0=first.theta,
+            fit_key=key,
+            record=record,
+            layout=model.layout,
+        )
+        for callback in callbacks:
+            if isinstance(callback, checkpoint) and callback.exists(run):
+                callback.restore(run)
 
-    def advance(state: State, length: np.ndarray) -> _loop.Chunk:
-        if ahead is not None:
-            ahead.join()
-        return _loop.run_chunk(key_run, algorithm, model, state, length, capacity=capacity)
+        def advance(state: State, length: np.ndarray) -> _loop.Chunk:
+            if ahead is not None:
+                ahead.join()
+            return _loop.run_chunk(key_run, algorithm, model, state, length, capacity=capacity)
 
-    status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
-    return result_of(run, status, message)
+        status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
+        return result_of(run, status, message)
 
 
 def filled(algorithm: Algorithm, theta: Tree) -> Algorithm:
@@ -195,7 +201,8 @@ def _loop_ahead(
 
 def needs_tempering(k_hat: Any, error: Any) -> bool:
     """Too few draws of the default start carry the weight (its particles are resampled)."""
-    return bool(np.median(np.asarray(k_hat)) > 0.7 or np.max(np.asarray(error)) > 0.2)
+    k_hat, error = to_host((k_hat, error))
+    return bool(np.median(k_hat) > 0.7 or np.max(error) > 0.2)
 
 
 def _prepare(given: Algorithm | None) -> Algorithm:

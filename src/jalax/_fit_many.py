@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,11 +11,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from jalax import _checks, _loop
+from jalax import _checks, _loop, _mesh
 from jalax._callbacks import Callback, Run
 from jalax._checkpoint import checkpoint
 from jalax._drive import advice, capacity_of, drive, with_progress
+from jalax._finish import Finished
 from jalax._fit import (
     _num_steps,
     _prepare,
@@ -23,9 +26,11 @@ from jalax._fit import (
     filled,
     needs_tempering,
 )
+from jalax._mesh import Layout
 from jalax._model import Model
 from jalax._options import canonical, strong_float
-from jalax._outcome import result_of
+from jalax._outcome import finish_alone, finished_as_json, finished_from_json, result_of
+from jalax._processes import everyone_says, to_host
 from jalax._programs import QUICKLY
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
@@ -79,6 +84,7 @@ def fit_many(
     num_particles: int | None = None,
     num_steps: int | None = None,
     chunk_size: int = 100,
+    mesh: Mesh | Layout | None = None,
     callbacks: Sequence[Callback] = (),
     progress: Callback | None = None,
 ) -> FitResults:
@@ -97,6 +103,9 @@ def fit_many(
         num_particles: as in `fit`.
         num_steps: as in `fit`.
         chunk_size: as in `fit`.
+        mesh: spread the fits over many devices: `jalax.Layout(mesh, fits=...)`, or a
+            `jax.make_mesh` with one axis, called "fits". On several processes the scoring steps
+            and evidences at the end are shared out, too, and every process gets all results.
         callbacks: as in `fit`; they see all fits at once.
         progress: as in `fit`.
 
@@ -110,6 +119,7 @@ def fit_many(
     """
     shape = getattr(key, "shape", ())
     _checks.check_key(key, shape[0] if shape else None)
+    layout = _mesh.of_fits(mesh)
     algorithm = _prepare(algorithm)
     num_steps = _num_steps(num_steps, algorithm)
     chunk_size = _checks.check_count("chunk_size", chunk_size)
@@ -134,6 +144,12 @@ def fit_many(
     _checks.check_key(key, count)
     assert key is not None
     keys = jax.random.split(key, count) if key.ndim == 0 else key
+    real, more = count, 0 if layout is None else -count % layout.size("fits")
+    if more:  # the last fit some more times, so that all devices have the same number
+        count += more
+        keys = jnp.concatenate([keys, jnp.repeat(keys[-1:], more, axis=0)])
+        inputs = _lengthened(inputs, leaf_axes, more)
+        theta = inputs.theta
     key_start, key_run = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 0, 1)
 
     if given_start is None:
@@ -148,11 +164,14 @@ def fit_many(
         _check(_pick(host, leaf_axes, i), i)
     inputs = inputs._replace(theta=jax.tree.map(strong_float, theta))
 
-    states, seen, quality = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
+    if layout is not None:
+        inputs = _mesh.put_fits(layout, inputs, leaf_axes)
+    how = tuple(leaf_axes), num_particles, layout
+    states, seen, quality = _begin(key_start, inputs, *how)
     if given_start is None and needs_tempering(*quality):
         inputs = inputs._replace(start=Tempered())
-        states, seen, _ = _begin(key_start, inputs, tuple(leaf_axes), num_particles)
-    seen = jax.tree.map(np.asarray, seen)
+        states, seen, _ = _begin(key_start, inputs, *how)
+    seen = to_host(seen)
     for i in range(count):
         value, alive, log_weights = (array[i] for array in seen)
         _checks.check_values(value, alive, log_weights, num_steps, algorithm.gives_evidence)
@@ -166,6 +185,7 @@ def fit_many(
         many=True,
         diverged=np.zeros(count, bool),
         retries=np.zeros(count, int),
+        layout=layout,
     )
     in_loop = len(jax.tree.leaves((inputs.algorithm, inputs.model)))
     advance = partial(
@@ -175,18 +195,17 @@ def fit_many(
         inputs.model,
         capacity=capacity_of(chunk_size),
         axes=tuple(leaf_axes[:in_loop]),
+        layout=layout,
     )
     status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
-    host, states = jax.tree.map(np.asarray, (inputs, run.state))
-    lanes = [_lane(run, _pick(host, leaf_axes, i), states, i, key) for i, key in enumerate(run.key)]
-    return FitResults(
-        tuple(
-            result_of(lane, Status.DIVERGED, advice(lane))
-            if run.diverged[i]
-            else result_of(lane, status, message)
-            for i, lane in enumerate(lanes)
-        )
-    )
+    host, states = to_host((inputs, run.state))
+    ends = []
+    for i in range(real):
+        lane = _lane(run, _pick(host, leaf_axes, i), states, i, run.key[i])
+        diverged = Status.DIVERGED, advice(lane)
+        ends.append((lane, *(diverged if run.diverged[i] else (status, message))))
+    done = _finish_together(ends, layout)
+    return FitResults(tuple(result_of(*end, done.get(i)) for i, end in enumerate(ends)))
 
 
 class _Inputs(NamedTuple):
@@ -272,8 +291,38 @@ def _check(one: _Inputs, i: int) -> None:
         raise
 
 
-@partial(jax.jit, static_argnames=("axes", "num_particles"), compiler_options=QUICKLY)
-def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
+def _lengthened(inputs: _Inputs, axes: list[int | None], more: int) -> _Inputs:
+    """The last fit `more` times again."""
+    leaves, treedef = jax.tree.flatten(inputs)
+    return treedef.unflatten(
+        [
+            x if axis is None else np.concatenate([x, np.repeat(x[-1:], more, axis=0)])
+            for x, axis in zip(leaves, axes, strict=True)
+        ]
+    )
+
+
+def _finish_together(
+    ends: list[tuple[Run, Status, str]], layout: Layout | None
+) -> dict[int, Finished]:
+    """The last scoring steps of the fits by their number, shared out over several processes."""
+    if layout is None or layout.num_processes == 1:
+        return {}  # each is done where its result is made
+    ours = {
+        i: finished_as_json(found)
+        for i, (lane, status, _) in enumerate(ends)
+        if i % jax.process_count() == jax.process_index()
+        and (found := finish_alone(lane, status)) is not None
+    }
+    done = {}
+    for text in everyone_says(layout, json.dumps(ours)):
+        for i, found in json.loads(text).items():
+            done[int(i)] = finished_from_json(found, ends[int(i)][0].state.theta)
+    return done
+
+
+@partial(jax.jit, static_argnames=("axes", "num_particles", "layout"), compiler_options=QUICKLY)
+def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int, layout: Layout | None):
     """First states, with what the checks want to see of their particles."""
 
     def begin(key, inputs: _Inputs):
@@ -285,7 +334,9 @@ def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int):
         return state, (*seen, cloud.log_weights), (cloud.k_hat, cloud.log_evidence_error)
 
     in_axes = jax.tree.structure(inputs).unflatten(axes)
-    return jax.vmap(begin, in_axes=(0, in_axes))(keys, inputs)
+    many = jax.vmap(begin, in_axes=(0, in_axes))
+    specs = _mesh.fit_specs(layout, 0, [0]), _mesh.fit_specs(layout, inputs, axes)
+    return _mesh.each_on_its_own(layout, many, specs)(keys, inputs)
 
 
 def _lane(run: Run, one: _Inputs, states: Any, i: int, key: jax.Array) -> Run:

@@ -71,11 +71,20 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
 run_chunk = Program(chunk, small=PLAINLY, large=BRISKLY, static_argnames="capacity")
 
 
-@partial(jax.jit, static_argnames=("capacity", "axes"), compiler_options=BRISKLY)
+@partial(jax.jit, static_argnames=("capacity", "axes", "layout"), compiler_options=BRISKLY)
 def run_chunk_many(
-    keys, algorithm: Algorithm, model: Model, states: State, lengths, capacity: int, axes: tuple
+    keys,
+    algorithm: Algorithm,
+    model: Model,
+    states: State,
+    lengths,
+    capacity: int,
+    axes: tuple,
+    layout: _mesh.Layout | None = None,
 ) -> Chunk:
     """`run_chunk` for many fits at once; `axes` maps each leaf of (algorithm, model)."""
     in_axes = jax.tree.structure((algorithm, model)).unflatten(axes)
     many = jax.vmap(partial(chunk, capacity=capacity), in_axes=(0, *in_axes, 0, 0))
-    return many(keys, algorithm, model, states, lengths)
+    fits = _mesh.fit_specs(layout, 0, [0])
+    specs = fits, *_mesh.fit_specs(layout, (algorithm, model), axes), fits, fits
+    return _mesh.each_on_its_own(layout, many, specs)(keys, algorithm, model, states, lengths)

@@ -8,19 +8,21 @@ and the same key gives the same noise whatever the layout.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jalax._processes import to_host
+
 Tree = Any
 AnyModel = TypeVar("AnyModel", bound=Any)
 
 NAMES = ("groups", "particles", "data", "fits")
-BLOCK = 2**26  # bytes that are copied to the host at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +59,11 @@ class Layout:
             raise TypeError(
                 "a Layout needs a mesh of devices, such as jax.make_mesh((8,), ('devices',)); got "
                 f"{type(self.mesh).__name__}."
+            )
+        if 1 < self.num_processes < jax.process_count():
+            raise ValueError(
+                f"the mesh spans {self.num_processes} of {jax.process_count()} processes: a fit "
+                "runs on the devices of one process, or of all."
             )
         chosen = [getattr(self, name) for name in NAMES]
         chosen = [axis for axis in chosen if isinstance(axis, str)]
@@ -111,27 +118,36 @@ def as_layout(given: Any) -> Layout | None:
     return Layout(given, **{str(axis): axis for axis in given.axis_names})
 
 
-def check_for(layout: Layout, fits: bool) -> None:
-    """`fits` belongs to fit_many, which has nothing else."""
-    if fits == (layout.fits is not None) and (not fits or layout == Layout(layout.mesh, fits=layout.fits)):
-        return
-    if fits:
-        raise ValueError(
-            "fit_many spreads whole fits over devices: mesh=jalax.Layout(mesh, fits=...), and "
-            f"nothing else; got {layout!r}."
-        )
-    raise ValueError("fits= of a Layout is for jalax.fit_many; here spread particles, groups or data.")
+def of_fits(given: Any) -> Layout | None:
+    """The layout of fit_many, which has whole fits on each device."""
+    layout = as_layout(given)
+    if layout is None or (
+        layout.fits is not None and layout == Layout(layout.mesh, fits=layout.fits)
+    ):
+        return layout
+    raise ValueError(
+        "fit_many spreads whole fits over devices: mesh=jalax.Layout(mesh, fits=...), and nothing "
+        f"else; got {layout!r}."
+    )
 
 
 # --- before a fit: onto the mesh --------------------------------------------------------------
 
 
-def lay_out(model: AnyModel, given: Any) -> AnyModel:
-    """The model with its data on the mesh; on the one its data is on already, if none is given."""
+def layout_for(model: Any, given: Any) -> Layout | None:
+    """That of `mesh=`; by default of the mesh that the model's data is on already."""
     layout = _found(model) if given is None else as_layout(given)
+    if layout is not None and layout.fits is not None:
+        raise ValueError(
+            "fits= of a Layout is for jalax.fit_many; here spread particles, groups or data."
+        )
+    return layout
+
+
+def lay_out(model: AnyModel, layout: Layout | None) -> AnyModel:
+    """The model with its data on the mesh."""
     if layout is None:
         return model
-    check_for(layout, fits=False)
     if layout.groups is not None and not model.grouped:
         raise ValueError(
             "groups= of a Layout is for a jalax.GroupedModel; this model has one joint latent: "
@@ -144,8 +160,22 @@ def lay_out(model: AnyModel, given: Any) -> AnyModel:
     if layout.groups is not None:
         _check_divides(layout, "groups", model.num_groups, "groups")
     specs = _data_specs(layout, model)
-    data = jax.tree.map(lambda leaf, spec: _put(leaf, NamedSharding(layout.mesh, spec)), model.data, specs)
+    data = jax.tree.map(
+        lambda leaf, spec: _put(leaf, NamedSharding(layout.mesh, spec)), model.data, specs
+    )
     return model.replace(data=data, layout=dataclasses.replace(layout, data=None))
+
+
+def put_fits(layout: Layout, tree: Tree, axes: Sequence[int | None]) -> Tree:
+    """Arrays on the mesh of fit_many; those that lead with the fit axis are spread."""
+    leaves, treedef = jax.tree.flatten(tree)
+    spread, everywhere = layout.sharding(layout.fits), layout.sharding()
+    return treedef.unflatten(
+        [
+            _put(x, everywhere if axis is None else spread)
+            for x, axis in zip(leaves, axes, strict=True)
+        ]
+    )
 
 
 def check_particles(layout: Layout | None, num_particles: int) -> None:
@@ -157,7 +187,9 @@ def _check_divides(layout: Layout, name: str, count: int, things: str) -> None:
     size = layout.size(name)
     if count % size:
         more = -(-count // size) * size
-        what = f"num_particles={more}" if name == "particles" else f"{more - size} or {more} of them"
+        what = (
+            f"num_particles={more}" if name == "particles" else f"{more - size} or {more} of them"
+        )
         raise ValueError(
             f"{count} {things} do not spread evenly over the {size} devices of the axis "
             f"{getattr(layout, name)!r}: use {what}, or an axis whose length divides {count}."
@@ -170,7 +202,7 @@ def _found(model: Any) -> Layout | None:
         return model.layout
     for leaf in jax.tree.leaves(model.data):
         at = getattr(leaf, "sharding", None)
-        if isinstance(at, NamedSharding) and at.mesh.size > 1:
+        if isinstance(at, NamedSharding) and isinstance(at.mesh, Mesh) and at.mesh.size > 1:
             lead = at.spec[0] if len(at.spec) else None
             return Layout(at.mesh, groups=lead if model.grouped else None)
     return None
@@ -221,12 +253,34 @@ def place(model: Any, state: Any) -> Any:
     """A state from elsewhere (a file, another mesh) where the model is."""
     layout = model.layout
     if layout is None:
-        many = any(len(leaf.devices()) > 1 for leaf in jax.tree.leaves(state))
+        many = any(
+            isinstance(x, jax.Array) and len(x.devices()) > 1 for x in jax.tree.leaves(state)
+        )
         return jax.tree.map(jnp.asarray, to_host(state)) if many else state
     axes = _axes_of(model, state)
     return jax.tree.map(
         lambda leaf, names: _put(leaf, _sharding(layout, leaf.shape, names)), state, axes
     )
+
+
+def automatic(tree: Tree) -> Tree:
+    """Arrays of a mesh with explicit axes, as arrays of the same mesh without."""
+
+    def one(leaf):
+        at = getattr(leaf, "sharding", None)
+        if not isinstance(at, NamedSharding) or AxisType.Explicit not in at.mesh.axis_types:
+            return leaf
+        return jax.device_put(leaf, NamedSharding(Layout(cast(Mesh, at.mesh)).mesh, at.spec))
+
+    return jax.tree.map(one, tree)
+
+
+def as_ours(layout: Layout | None) -> AbstractContextManager:
+    """Inside the user's jax.set_mesh of a mesh with explicit axes: programs are for ours."""
+    ambient = jax.sharding.get_abstract_mesh()
+    if layout is None or AxisType.Explicit not in ambient.axis_types:
+        return nullcontext()
+    return jax.set_mesh(layout.mesh)
 
 
 # --- inside a program: what the compiler is told ----------------------------------------------
@@ -250,9 +304,7 @@ def settle(model: Any, state: Any) -> Any:
     if layout is None:
         return state
     axes = _axes_of(model, state)
-    return jax.tree.map(
-        lambda leaf, names: _constrain(layout, leaf, names), state, axes
-    )
+    return jax.tree.map(lambda leaf, names: _constrain(layout, leaf, names), state, axes)
 
 
 def _axes_of(model: Any, state: Any) -> Any:
@@ -286,63 +338,25 @@ def _sharding(layout: Layout, shape: tuple[int, ...], names: tuple[str, ...]) ->
     return layout.sharding(*axes)
 
 
-# --- after it: back to the host ---------------------------------------------------------------
+# --- many fits: nothing but the fit axis is spread --------------------------------------------
 
 
-def to_host(tree: Tree) -> Tree:
-    """NumPy arrays of everything, on every process.
-
-    Of arrays on the devices of several processes it is a collective operation: every process has
-    to call it.
-
-    >>> import jax.numpy as jnp
-    >>> to_host({"x": jnp.ones(2)})
-    {'x': array([1., 1.], dtype=float32)}
-    """
-    return jax.tree.map(lambda leaf: np.concatenate([*blocks(leaf)]) if _is_far(leaf) else np.asarray(leaf), tree)
-
-
-def blocks(leaf: Any) -> Iterator[np.ndarray]:
-    """The array on the host, some rows at a time where other processes hold part of it."""
-    if not _is_far(leaf):
-        yield np.asarray(leaf)
-        return
-    rows = leaf.shape[0]
-    size = max(1, BLOCK // max(1, leaf.size // rows * leaf.dtype.itemsize))
-    everywhere = NamedSharding(leaf.sharding.mesh, PartitionSpec())
-    for first in range(0, rows, size):
-        part = jax.jit(lambda x, i=first: x[i : i + size], out_shardings=everywhere)(leaf)
-        yield np.asarray(part)
+def each_on_its_own(layout: Layout | None, function: Callable, specs: tuple) -> Callable:
+    """A function of many fits, on each device for the fits it has; nothing is exchanged."""
+    if layout is None:
+        return function
+    return jax.shard_map(
+        function,
+        mesh=layout.mesh,
+        in_specs=specs,
+        out_specs=PartitionSpec(layout.fits),
+        check_vma=False,
+    )
 
 
-def _is_far(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
-
-
-def is_first(layout: Layout | None = None) -> bool:
-    """Whether this process writes files and shows progress."""
-    return layout is None or layout.num_processes == 1 or jax.process_index() == 0
-
-
-def first_says(layout: Layout | None, answer: Callable[[], str]) -> str:
-    """What `answer()` returns on process 0, on every process; an error there is one everywhere."""
-    if layout is None or layout.num_processes == 1:
-        return answer()
-    from jax.experimental import multihost_utils
-
-    text, error = "", None
-    if jax.process_index() == 0:
-        try:
-            text = "+" + answer()
-        except Exception as caught:
-            text, error = "-" + str(caught), caught
-    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text.encode()))))
-    letters = np.zeros(size, np.uint8)
-    if jax.process_index() == 0:
-        letters = np.frombuffer(text.encode(), np.uint8)
-    text = bytes(np.asarray(multihost_utils.broadcast_one_to_all(letters))).decode()
-    if error is not None:
-        raise error
-    if text.startswith("-"):
-        raise RuntimeError(f"on process 0: {text[1:]}")
-    return text[1:]
+def fit_specs(layout: Layout | None, tree: Tree, axes: Sequence[int | None]) -> Tree:
+    """What each leaf of `tree` is spread over; `axes` says which lead with the fit axis."""
+    lead = PartitionSpec(None if layout is None else layout.fits)
+    return jax.tree.structure(tree).unflatten(
+        [PartitionSpec() if axis is None else lead for axis in axes]
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -24,7 +25,10 @@ from jalax._visit import at_particles
 from jalax._weighting import ExactWeights, evidence_at_each_step
 
 
-def result_of(run: Run, status: Status, message: str) -> FitResult:
+def result_of(
+    run: Run, status: Status, message: str, done: _finish.Finished | None = None
+) -> FitResult:
+    """The result, with the scoring steps at the end unless they are `done`."""
     model = run.model
     if getattr(run.algorithm, "minibatch", None) is not None and status != Status.DIVERGED:
         run.state = _weighed_to_theta(model, run.state)
@@ -40,7 +44,7 @@ def result_of(run: Run, status: Status, message: str) -> FitResult:
         status, message = Status.CONVERGED, f"theta has settled after {run.step} steps"
     if status in (Status.CONVERGED, Status.MAX_STEPS) and _finishes(run):
         try:
-            finished = _finish_run(run, theta)
+            finished = _finish_run(run, theta) if done is None else done
             theta = finished.theta
             status, message = _verdict(run, status, finished)
         except KeyboardInterrupt:  # nothing of the fit is lost
@@ -113,6 +117,41 @@ def _finish_run(run: Run, theta: Tree) -> _finish.Finished:
     for doubt in end.evidence.messages:
         warnings.warn(f"log_evidence: {doubt}.", stacklevel=5)
     return end
+
+
+def finish_alone(run: Run, status: Status) -> _finish.Finished | None:
+    """The scoring steps of a fit, for `result_of`; None where it has none, or they fail."""
+    if status not in (Status.CONVERGED, Status.MAX_STEPS) or not _finishes(run):
+        return None
+    try:
+        return _finish_run(run, _estimate(run, status))
+    except np.linalg.LinAlgError:
+        return None
+
+
+def finished_as_json(done: _finish.Finished) -> dict[str, Any]:
+    """Plain lists, to send to another process; numbers come back to the bit."""
+    return {
+        "theta": [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(done.theta)],
+        "evidence": dataclasses.asdict(done.evidence) | {"groups": done.evidence.groups.tolist()},
+        "uncertainty": _finish.as_dict(done.uncertainty),
+        "settled": bool(done.settled),
+    }
+
+
+def finished_from_json(plain: dict[str, Any], like: Tree) -> _finish.Finished:
+    leaves, treedef = jax.tree.flatten(like)
+    theta = [np.asarray(x, leaf.dtype) for x, leaf in zip(plain["theta"], leaves, strict=True)]
+    evidence = plain["evidence"] | {
+        "groups": np.array(plain["evidence"]["groups"]),
+        "messages": tuple(plain["evidence"]["messages"]),
+    }
+    return _finish.Finished(
+        treedef.unflatten(theta),
+        Evidence(**evidence),
+        _finish.from_dict(plain["uncertainty"]),
+        plain["settled"],
+    )
 
 
 def _phase(run: Run) -> Any:

@@ -19,6 +19,7 @@ from jalax import _weights
 from jalax._clouds import average_in_z
 from jalax._evidence import Evidence
 from jalax._model import Model
+from jalax._processes import to_host
 from jalax._theta_step import Limiter
 from jalax._tree import Tree
 from jalax._types import Algorithm, Start
@@ -88,7 +89,7 @@ def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) 
     )
     if bool(relative[0]):
         raise ValueError("the start knows no evidence at theta_0, so there is none to replay.")
-    groups, variance, freedom = average_in_z(np.asarray(log_z, float))
+    groups, variance, freedom = average_in_z(to_host(log_z).astype(float))
     return Evidence(
         value=float(np.sum(groups + variance / 2)),
         error=float(np.sqrt(variance.sum())),

@@ -14,6 +14,7 @@ from jalax import _store
 from jalax._checkpoint import flatten_state
 from jalax._evidence import Evidence
 from jalax._finish import as_dict, from_dict
+from jalax._processes import is_first
 from jalax._result import FitResult, SavedState
 from jalax._types import Status
 
@@ -47,7 +48,8 @@ def save(result: FitResult, path: str | os.PathLike) -> None:
         meta["uncertainty"] = as_dict(known)
     if evidence is not None:
         meta["evidence"] = dataclasses.asdict(evidence) | {"groups": evidence.groups.tolist()}
-    _store.write(path, "result", meta, arrays)
+    if result.origin is None or is_first(result.origin.model.layout):
+        _store.write(path, "result", meta, arrays)
 
 
 def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jalax._processes import blocks, to_host
 from jalax._tree import Tree
 
 FORMAT = 1
@@ -79,18 +80,23 @@ def fingerprint(tree: Tree) -> str:
     """SHA-256 of a tree's structure and numbers."""
     digest = hashlib.sha256(str(jax.tree.structure(tree)).encode())
     for leaf in jax.tree.leaves(tree):
-        array = np.ascontiguousarray(jax.device_get(leaf))
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        digest.update(array.tobytes())
+        digest.update(f"{_dtype(leaf).str}{np.shape(leaf)}".encode())
+        for block in blocks(leaf):
+            digest.update(np.ascontiguousarray(block).tobytes())
     return digest.hexdigest()
 
 
 def paths(tree: Tree) -> list[str]:
     """The name, dtype and shape of every leaf."""
     return [
-        f"{jax.tree_util.keystr(path)} {np.asarray(leaf).dtype.name}{list(np.shape(leaf))}"
+        f"{jax.tree_util.keystr(path)} {_dtype(leaf).name}{list(np.shape(leaf))}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     ]
+
+
+def _dtype(leaf: Any) -> np.dtype:
+    """Of an array wherever it is, or of a number."""
+    return np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
 
 
 def pack(name: str, tree: Tree, arrays: dict[str, np.ndarray]) -> Any:
@@ -111,7 +117,7 @@ def pack(name: str, tree: Tree, arrays: dict[str, np.ndarray]) -> Any:
 def _put(name: str, leaf: Any, arrays: dict[str, np.ndarray]) -> str:
     """Store a leaf under a name of its own: keys of the user's dicts may look like paths."""
     unique = f"{name}:{len(arrays)}"
-    arrays[unique] = np.asarray(jax.device_get(leaf))
+    arrays[unique] = to_host(leaf)
     return unique
 
 
