@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
@@ -63,7 +64,7 @@ def result_of(
         reason = path_is_off(value, float(errors[-1]), finished.evidence)
         value = None if reason else value
     # A state on the host (one of many fits) gives arrays to look at like any other.
-    theta, particles, log_weights = jax.device_put((theta, particles, log_weights))
+    theta, particles, log_weights = jax.tree.map(jnp.asarray, (theta, particles, log_weights))
     return FitResult(
         theta=model.constrained(theta),
         particles=particles,

@@ -1,0 +1,146 @@
+"""Run a script on several processes: `python -m jalax.launch [--processes N] script.py [...]`.
+
+With `--processes` they are started on this machine. Without, this process is one of a job that
+something else started: SLURM or Open MPI, which JAX recognises, or anything that sets
+JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID. Either way the script finds
+`jax.distributed` initialised, and `jax.devices()` are those of all processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+LOST = os.EX_TEMPFAIL  # exit status after a lost process: to try again may help
+GRACE = 20.0  # seconds for the others to say so themselves
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m jalax.launch", description=__doc__)
+    parser.add_argument("--processes", type=int, help="start so many processes on this machine")
+    parser.add_argument(
+        "--threads", type=int, help="threads of each on a CPU (its share of the cores)"
+    )
+    parser.add_argument(
+        "--all-output",
+        action="store_true",
+        help="show what every process prints, not the first one's alone (errors always show)",
+    )
+    parser.add_argument("script", help="a Python file, the same for all processes")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed on to the script")
+    options = parser.parse_args(arguments)
+    if not Path(options.script).is_file():
+        parser.error(f"there is no file {options.script}: give the path of a Python script.")
+    if options.processes is None:
+        return join([options.script, *options.arguments])
+    if options.processes < 1:
+        parser.error(f"--processes must be at least 1, got {options.processes}.")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = options.threads or max(1, (cores or 1) // options.processes)
+    command = [sys.executable, "-m", "jalax.launch", options.script, *options.arguments]
+    return start(command, options.processes, threads, options.all_output)
+
+
+def start(command: list[str], count: int, threads: int, all_output: bool) -> int:
+    """`count` processes on this machine; the exit status of the first that failed, or 0."""
+    address = f"localhost:{_free_port()}"
+    children = []
+    for i in range(count):
+        environment = {
+            **os.environ,
+            "JAX_COORDINATOR_ADDRESS": address,
+            "JAX_NUM_PROCESSES": str(count),
+            "JAX_PROCESS_ID": str(i),
+            "NPROC": str(threads),  # what XLA reads for the number of its threads
+        }
+        output = None if i == 0 or all_output else subprocess.DEVNULL
+        children.append(subprocess.Popen(command, env=environment, stdout=output))
+    try:
+        return _watch(children)
+    except KeyboardInterrupt:  # the children got it, too, and return what they have
+        return _watch(children)
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+
+
+def _watch(children: list[subprocess.Popen]) -> int:
+    """Wait for all; once one has failed, for a little while."""
+    deadline, failed = None, 0
+    while any(child.poll() is None for child in children):
+        for i, child in enumerate(children):
+            status = child.poll()
+            if status and deadline is None:
+                deadline, failed = time.monotonic() + GRACE, status
+                print(f"jalax.launch: process {i} {_how(status)}.", file=sys.stderr, flush=True)
+        if deadline is not None and time.monotonic() > deadline:
+            print("jalax.launch: stopping the others.", file=sys.stderr, flush=True)
+            break
+        time.sleep(0.05)
+    statuses = [child.poll() for child in children]
+    failed = failed or next((status for status in statuses if status), 0)
+    return failed if failed >= 0 else 128 - failed
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    return f"was ended by {signal.Signals(-status).name}"
+
+
+def join(script: list[str]) -> int:
+    """Run the script as one process of a job."""
+    import jax
+
+    count, number = os.environ.get("JAX_NUM_PROCESSES"), os.environ.get("JAX_PROCESS_ID")
+    try:
+        if count is None or number is None:
+            jax.distributed.initialize()
+        else:
+            jax.distributed.initialize(num_processes=int(count), process_id=int(number))
+    except (ValueError, RuntimeError) as error:
+        print(
+            f"jalax.launch: this is no part of a job that JAX recognises ({error}). Start several "
+            "processes on this machine with --processes N; or set JAX_COORDINATOR_ADDRESS, "
+            "JAX_NUM_PROCESSES and JAX_PROCESS_ID.",
+            file=sys.stderr,
+        )
+        return 2
+    from jalax import LostProcess
+
+    sys.argv = script
+    sys.path.insert(0, str(Path(script[0]).resolve().parent))
+    try:
+        runpy.run_path(script[0], run_name="__main__")
+    except LostProcess as error:
+        _leave(f"jalax.launch: {error}", LOST)
+    except Exception:
+        _leave(traceback.format_exc(), 1)
+    return 0
+
+
+def _leave(message: str, status: int) -> None:
+    """Without the goodbye that JAX says at exit: it would wait for the others for minutes."""
+    print(message, file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
