@@ -14,6 +14,9 @@ PINS := pyproject.toml constraints.txt
 
 # The tests are mostly compilation: XLA's last level of optimisation costs a third more of it.
 TESTING := XLA_FLAGS=--xla_backend_optimization_level=2
+# Eight devices on one CPU, for the tests of many devices (which the first run leaves out).
+TESTING_8 := XLA_FLAGS="--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
@@ -24,10 +27,12 @@ demo: $(VENV)/.installed
 	$(BIN)/jalax demo
 
 test: lint
-	$(TESTING) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not browser"
+	$(TESTING) $(PYTEST) -m "not slow and not browser"
+	$(TESTING_8) $(PYTEST) tests/multidevice -m "not slow"
 
 test-all: lint
-	$(TESTING) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not browser"
+	$(TESTING) $(PYTEST) -m "not browser"
+	$(TESTING_8) $(PYTEST) tests/multidevice
 
 # Needs Debian's chromium (apt-get install chromium).
 test-browser: $(VENV)/.installed-test

@@ -149,6 +149,8 @@ def _save(path, run: Run) -> None:
     }
     if is_first(run.layout):
         _store.write(path, "checkpoint", meta, arrays)
+        if note := os.environ.get("JALAX_LAUNCH_NOTE"):  # for the launcher to say, if need be
+            Path(note).write_text(f"the checkpoint {path} of step {run.step}")
 
 
 def _read(path, layout: Layout | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

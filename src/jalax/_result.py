@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from jalax import _weights
 from jalax._evidence import Evidence, log_evidence_at
 from jalax._finish import Uncertainty, names_of, uncertainty_at
+from jalax._mesh import as_ours
 from jalax._replay import replay
 from jalax._resampling import draw_ancestors, systematic
 from jalax._tree import Tree
@@ -144,8 +145,9 @@ class FitResult:
             return self.saved_evidence
         if not self.origin.algorithm.gives_evidence:
             return None
-        key = jax.random.fold_in(self.origin.key, 1)
-        return log_evidence_at(key, self.origin.model, self.free)
+        with as_ours(self.origin.model.layout):
+            key = jax.random.fold_in(self.origin.key, 1)
+            return log_evidence_at(key, self.origin.model, self.free)
 
     @property
     def log_evidence(self) -> float | None:
@@ -173,8 +175,9 @@ class FitResult:
             raise ValueError("this result was read from a file, which holds no standard errors.")
         if self.status == Status.DIVERGED:
             raise ValueError("the fit diverged: there are no standard errors.")
-        key = jax.random.fold_in(self.origin.key, 2)
-        return uncertainty_at(key, self.origin.model, self.free, 0.05)
+        with as_ours(self.origin.model.layout):
+            key = jax.random.fold_in(self.origin.key, 2)
+            return uncertainty_at(key, self.origin.model, self.free, 0.05)
 
     def standard_errors(self) -> Tree:
         """Of theta, a tree like it; NaN at a boundary or where theta is not identified.

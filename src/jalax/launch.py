@@ -3,7 +3,8 @@
 With `--processes` they are started on this machine. Without, this process is one of a job that
 something else started: SLURM or Open MPI, which JAX recognises, or anything that sets
 JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID. Either way the script finds
-`jax.distributed` initialised, and `jax.devices()` are those of all processes.
+`jax.distributed` initialised, and `jax.devices()` are those of all processes. When a process is
+lost, the launcher says where the last checkpoint is.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+NOTE = "JALAX_LAUNCH_NOTE"  # names the file in which a fit tells the launcher of its checkpoint
 LOST = os.EX_TEMPFAIL  # exit status after a lost process: to try again may help
-GRACE = 20.0  # seconds for the others to say so themselves
+GRACE = 10.0  # seconds for the others to say so themselves
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,41 +43,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not Path(options.script).is_file():
         parser.error(f"there is no file {options.script}: give the path of a Python script.")
-    if options.processes is None:
+    if NOTE in os.environ:  # started by the lines below
         return join([options.script, *options.arguments])
+    command = [sys.executable, "-m", "jalax.launch", options.script, *options.arguments]
+    if options.processes is None:
+        return start(command, [{}], all_output=True)
     if options.processes < 1:
         parser.error(f"--processes must be at least 1, got {options.processes}.")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = options.threads or max(1, (cores or 1) // options.processes)
-    command = [sys.executable, "-m", "jalax.launch", options.script, *options.arguments]
-    return start(command, options.processes, threads, options.all_output)
-
-
-def start(command: list[str], count: int, threads: int, all_output: bool) -> int:
-    """`count` processes on this machine; the exit status of the first that failed, or 0."""
     address = f"localhost:{_free_port()}"
-    children = []
-    for i in range(count):
-        environment = {
-            **os.environ,
+    each = [
+        {
             "JAX_COORDINATOR_ADDRESS": address,
-            "JAX_NUM_PROCESSES": str(count),
+            "JAX_NUM_PROCESSES": str(options.processes),
             "JAX_PROCESS_ID": str(i),
-            "NPROC": str(threads),  # what XLA reads for the number of its threads
+            # What XLA reads for the number of its threads.
+            "NPROC": str(options.threads or max(1, (cores or 1) // options.processes)),
         }
-        output = None if i == 0 or all_output else subprocess.DEVNULL
-        children.append(subprocess.Popen(command, env=environment, stdout=output))
-    try:
-        return _watch(children)
-    except KeyboardInterrupt:  # the children got it, too, and return what they have
-        return _watch(children)
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
+        for i in range(options.processes)
+    ]
+    return start(command, each, options.all_output)
 
 
-def _watch(children: list[subprocess.Popen]) -> int:
+def start(command: list[str], each: list[dict[str, str]], all_output: bool) -> int:
+    """A process for each environment; the exit status of the first that failed, or 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        note = Path(folder, "note")
+        children = []
+        for i, settings in enumerate(each):
+            environment = {**os.environ, **settings, NOTE: str(note)}
+            output = None if i == 0 or all_output else subprocess.DEVNULL
+            children.append(subprocess.Popen(command, env=environment, stdout=output))
+        try:
+            return _watch(children, note)
+        except KeyboardInterrupt:  # the children got it, too, and return what they have
+            return _watch(children, note)
+        finally:
+            for child in children:
+                if child.poll() is None:
+                    child.kill()
+
+
+def _watch(children: list[subprocess.Popen], note: Path) -> int:
     """Wait for all; once one has failed, for a little while."""
     deadline, failed = None, 0
     while any(child.poll() is None for child in children):
@@ -82,14 +92,22 @@ def _watch(children: list[subprocess.Popen]) -> int:
             status = child.poll()
             if status and deadline is None:
                 deadline, failed = time.monotonic() + GRACE, status
-                print(f"jalax.launch: process {i} {_how(status)}.", file=sys.stderr, flush=True)
+                _say(f"process {os.environ.get('JAX_PROCESS_ID', i)} {_how(status)}.")
         if deadline is not None and time.monotonic() > deadline:
-            print("jalax.launch: stopping the others.", file=sys.stderr, flush=True)
+            _say("stopping the others.")
             break
         time.sleep(0.05)
-    statuses = [child.poll() for child in children]
-    failed = failed or next((status for status in statuses if status), 0)
+    failed = failed or next((status for child in children if (status := child.poll())), 0)
+    if failed and note.exists():
+        _say(
+            f"{note.read_text()} is whole: run the same script again, on any number of processes, "
+            "and the fit goes on from there."
+        )
     return failed if failed >= 0 else 128 - failed
+
+
+def _say(message: str) -> None:
+    print(f"jalax.launch: {message}", file=sys.stderr, flush=True)
 
 
 def _how(status: int) -> str:
@@ -109,11 +127,10 @@ def join(script: list[str]) -> int:
         else:
             jax.distributed.initialize(num_processes=int(count), process_id=int(number))
     except (ValueError, RuntimeError) as error:
-        print(
-            f"jalax.launch: this is no part of a job that JAX recognises ({error}). Start several "
+        _say(
+            f"this is no part of a job that JAX recognises ({error}). Start several "
             "processes on this machine with --processes N; or set JAX_COORDINATOR_ADDRESS, "
-            "JAX_NUM_PROCESSES and JAX_PROCESS_ID.",
-            file=sys.stderr,
+            "JAX_NUM_PROCESSES and JAX_PROCESS_ID."
         )
         return 2
     from jalax import LostProcess
@@ -131,8 +148,12 @@ def join(script: list[str]) -> int:
 
 def _leave(message: str, status: int) -> None:
     """Without the goodbye that JAX says at exit: it would wait for the others for minutes."""
+    import jax
+
     print(message, file=sys.stderr, flush=True)
     sys.stdout.flush()
+    if jax.process_index() == 0:  # the others do not outlive the first: let them speak
+        time.sleep(2)
     os._exit(status)
 
 
