@@ -5,6 +5,7 @@ python -m jalax.launch --processes 2 tests/multidevice/fits.py OUT.npz [ALGORITH
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,23 @@ def particles(kind: str) -> Any:
     return {"a": jnp.array(rng.normal(size=(*lead, 2))), "b": jnp.array(rng.normal(size=lead))}
 
 
+def algorithm(name: str, kind: str) -> Any:
+    """Of THE table, whose step sizes suit two groups.
+
+    A plain gradient step on theta that suits two groups is too long for eight: its path is unstable
+    (on one device, particles changed by 1e-15 change theta by 2e-9 after 200 steps).
+    """
+    chosen: Any = ALGORITHMS[name]
+    if kind == "grouped" and name in ("PGD", "IPLA"):
+        return dataclasses.replace(chosen, step_size=chosen.step_size * 2 / GROUPS)
+    return chosen
+
+
 def fit(name: str, kind: str, mesh: Any = None, num_steps: int = STEPS, **options) -> Any:
     return jalax.fit(
         model(kind),
         key=jax.random.key(3),
-        algorithm=ALGORITHMS[name],
+        algorithm=algorithm(name, kind),
         start=jalax.Given(particles(kind)),
         num_steps=num_steps,
         mesh=mesh,
