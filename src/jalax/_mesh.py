@@ -212,9 +212,11 @@ def _data_specs(layout: Layout, model: Any) -> Tree:
     """A PartitionSpec for each leaf of the data."""
     lead = layout.groups
 
-    def kept(leaf):  # as the user laid it out
+    def kept(leaf):  # as the user laid it out, if that was on this mesh
         at = getattr(leaf, "sharding", None)
-        spec = at.spec if isinstance(at, NamedSharding) else PartitionSpec()
+        spec = PartitionSpec()
+        if isinstance(at, NamedSharding) and at.mesh.shape == layout.mesh.shape:
+            spec = at.spec
         return PartitionSpec(lead, *spec[1:]) if lead else spec
 
     if layout.data is None:

@@ -134,6 +134,13 @@ def test_an_axis_for_each_leaf():
     assert other.origin.model.data["y"].sharding.spec == PartitionSpec()
 
 
+def test_data_that_is_on_another_mesh_is_brought_over():
+    where = NamedSharding(mesh("rows"), PartitionSpec("rows"))
+    model = wisconsin()
+    model = model.replace(data=model.data | {"X": jax.device_put(model.data["X"], where)})
+    assert_same(logistic_alone(), logistic(mesh("particles"), model))
+
+
 def test_explicit_axes():
     assert_same(logistic_alone(), logistic(mesh("particles", kind=AxisType.Explicit)))
 
