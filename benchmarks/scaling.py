@@ -37,7 +37,7 @@ STEPS = 20
 def job(axis: str, shares: int) -> tuple[Any, int]:
     """A model and a number of particles, `shares` times the work of one share."""
     if axis == "groups":
-        return subjects(256 * shares), 500
+        return subjects(32 * shares), 500
     rows, num = (16_000 * shares, 128) if axis == "data" else (16_000, 128 * shares)
     rng = np.random.default_rng(0)
     features = rng.normal(size=(rows, 10)).astype(np.float32)

@@ -69,7 +69,8 @@ def start(command: list[str], each: list[dict[str, str]], all_output: bool) -> i
     """A process for each environment; the exit status of the first that failed, or 0."""
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder, "note")
-        children = []
+        children: list[subprocess.Popen] = []
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # not alone
         for i, settings in enumerate(each):
             environment = {**os.environ, **settings, NOTE: str(note)}
             output = None if i == 0 or all_output else subprocess.DEVNULL

@@ -144,6 +144,18 @@ def test_an_interrupt_stops_all_at_the_same_step(script, tmp_path):
     assert two.returncode == 0
 
 
+def test_a_terminated_launcher_leaves_nobody_behind(tmp_path):
+    script = tmp_path / "wait.py"
+    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)\n")
+    with launch(1, script) as one:
+        assert one.stdout is not None
+        child = int(one.stdout.readline())
+        one.terminate()
+        assert one.wait(timeout=30) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
 def test_an_error_in_the_script_ends_all(tmp_path):
     script = tmp_path / "bad.py"
     script.write_text("import jax\nif jax.process_index() == 1:\n    raise OSError('no disk')\n")
