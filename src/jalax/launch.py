@@ -83,6 +83,7 @@ def start(command: list[str], each: list[dict[str, str]], all_output: bool) -> i
             for child in children:
                 if child.poll() is None:
                     child.kill()
+                    child.wait()
 
 
 def _watch(children: list[subprocess.Popen], note: Path) -> int:
