@@ -31,7 +31,7 @@ from jalax import _checks, _fit, _loop, _mesh, _processes
 from jalax._options import canonical
 
 MOST = 4  # processes; a strong job is as large as the weak one on so many
-STEPS = 20
+STEPS = 10
 
 
 def job(axis: str, shares: int) -> tuple[Any, int]:
@@ -67,7 +67,7 @@ def step_ms(program: Any, inputs: tuple) -> float:
     def run():
         return program(*inputs).state.log_weights
 
-    return 1e3 * min(seconds(run) for _ in range(4)) / STEPS
+    return 1e3 * min(seconds(run) for _ in range(3)) / STEPS
 
 
 def all_reduce_ms(mesh: Any) -> float:

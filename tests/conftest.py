@@ -18,3 +18,42 @@ def precision(request):
     """The test runs once in JAX's default precision and once in 64 bits."""
     with jax.enable_x64(request.param == "float64"):
         yield request.param
+
+
+# Left to `make test-all`, so that `make test` takes a quarter of an hour on two cores: each has a
+# faster test beside it that would see most faults.
+LONG = (
+    "test_automatic.py::test_eight_schools[32]",
+    "test_automatic.py::test_too_few_steps_say_what_is_moving",
+    "test_automatic.py::test_two_parameters_that_only_count_together",
+    "test_compilation.py::test_k_hat_is_blackjaxs[30]",
+    "test_compilation.py::test_k_hat_is_blackjaxs[8000]",
+    "test_contract.py::test_vmap_over_the_step_size[IPLA]",
+    "test_contract.py::test_vmap_over_the_step_size[JALAEM-dense]",
+    "test_contract.py::test_vmap_over_the_step_size[PGD]",
+    "test_contract.py::test_vmap_over_the_step_size[PGD-adam]",
+    "test_contract.py::test_vmap_over_the_step_size[SFLA]",
+    "test_contract.py::test_vmap_over_the_step_size[SOUL]",
+    "test_evidence.py::test_mode_of_a_model_with_many_latents[600]",
+    "test_experiments.py::test_exact_limits_agree_with_scipy_and_with_quadrature",
+    "test_experiments.py::test_padded_candidates_are_the_polynomial_models[1]",
+    "test_latent_models.py::test_a_generator_learns_to_draw",
+    "test_many_groups.py::test_what_is_computed_in_batches_is_the_same[7]",
+    "test_numpyro.py::test_a_result_has_the_sites_of_its_particles",
+    "test_proposition1.py::test_dense_preconditioner_and_multinomial_resampling",
+    "test_proposition1.py::test_moving_gaussian[d=20-0.0-False]",
+    "test_reference.py::test_hierarchical_normal[float32-JALAEM]",
+    "test_reference.py::test_hierarchical_normal[float64-SOUL]",
+    "test_starts.py::test_a_fit_from_here_has_an_absolute_evidence[float32-Laplace-True]",
+    "test_starts.py::test_the_mode_of_latents_in_very_different_units[float32]",
+    "test_tune.py::test_lppd_is_the_mean_log_of_the_weighted_density[student_t_regression]",
+    "test_weighting.py::test_changed_weights_give_no_path_evidence_and_say_so[weights0]",
+    "test_weighting.py::test_many_latents_exact_weights_collapse_tempered_ones_do_not",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.nodeid.endswith(LONG):
+            item.add_marker(pytest.mark.slow)
