@@ -126,6 +126,7 @@ def test_particles_and_data_with_slices_and_blocks():
     assert_same(logistic_alone(), logistic(where, sliced, particle_batch=8))
 
 
+@pytest.mark.slow
 def test_an_axis_for_each_leaf():
     layout = jalax.Layout(mesh("d"), data={"X": "d", "y": None, "prior_variance": None})
     other = logistic(layout)
@@ -134,6 +135,7 @@ def test_an_axis_for_each_leaf():
     assert other.origin.model.data["y"].sharding.spec == PartitionSpec()
 
 
+@pytest.mark.slow
 def test_data_that_is_on_another_mesh_is_brought_over():
     where = NamedSharding(mesh("rows"), PartitionSpec("rows"))
     model = wisconsin()
@@ -187,6 +189,7 @@ def test_minibatches_of_groups():
     )
 
 
+@pytest.mark.slow
 def test_an_automatic_fit():
     """Of 500 particles, the usual number, the next one that spreads evenly over 8 is 504."""
     one = jalax.fit(wisconsin(), key=KEY, num_particles=504)
@@ -323,6 +326,7 @@ def test_traffic_of_groups(algorithm):
     assert 0 < sum(c.bytes for c in found) < 1000
 
 
+@pytest.mark.slow
 def test_one_program_for_all_chunks():
     before = _loop.run_chunk.cache_size()
     logistic(jalax.Layout(mesh("odd"), particles="odd"), chunk_size=7)

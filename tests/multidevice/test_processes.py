@@ -57,10 +57,6 @@ def check_algorithms(processes: int, names: list[str], folder: Path) -> None:
             np.testing.assert_allclose(got, value, rtol=0, atol=1e-8, err_msg=f"{name} {key}")
 
 
-def test_two_processes(tmp_path):
-    check_algorithms(2, ["JALAEM"], tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_every_algorithm(processes, tmp_path):
