@@ -36,7 +36,7 @@ def groups_at_once(model: Model, each: int) -> int | None:
 
 
 def shards(model: Model, name: str) -> int:
-    """Over how many devices its groups or particles are spread."""
+    """Over how many devices its groups, particles or data are spread."""
     return 1 if model.layout is None else model.layout.size(name)
 
 
@@ -51,7 +51,7 @@ def particles_at_once(model: Model, theta: Tree, num: int) -> int | None:
         return None
     if model.particle_batch is not None:
         return model.particle_batch if model.particle_batch < num else None
-    each = 8 * numbers_per_particle(model, theta)
+    each = max(1, 8 * numbers_per_particle(model, theta) // shards(model, "data"))
     most, block = (room * shards(model, "particles") for room in _room())
     if num * each <= most:
         return None

@@ -163,7 +163,8 @@ def lay_out(model: AnyModel, layout: Layout | None) -> AnyModel:
     data = jax.tree.map(
         lambda leaf, spec: _put(leaf, NamedSharding(layout.mesh, spec)), model.data, specs
     )
-    return model.replace(data=data, layout=dataclasses.replace(layout, data=None))
+    axis = layout.data if isinstance(layout.data, str) else None  # a tree has done its work
+    return model.replace(data=data, layout=dataclasses.replace(layout, data=axis))
 
 
 def put_fits(layout: Layout, tree: Tree, axes: Sequence[int | None]) -> Tree:

@@ -39,12 +39,12 @@ def sum_over_rows(
     10.0
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
+    # Rows that are spread over devices: each takes its part of every slice.
+    shards = math.gcd(num_rows, jax.device_count())
     if data_batch is None:
-        many = num_rows > MANY and jax.default_backend() == "cpu"
-        data_batch = SLICE if many else num_rows
+        many = num_rows > MANY * shards and jax.default_backend() == "cpu"
+        data_batch = SLICE * shards if many else num_rows
     _checks.whole_number("data_batch", data_batch, at_least=1)
     if data_batch >= num_rows:
         return jnp.sum(log_likelihood(rows))
-    # Rows that are spread over devices: each takes its part of every slice.
-    shards = math.gcd(num_rows, jax.device_count())
     return sum_over_batches(lambda part: jnp.sum(log_likelihood(part)), rows, data_batch, shards)
