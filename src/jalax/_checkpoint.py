@@ -21,7 +21,7 @@ from jalax._callbacks import Callback, Run, Stop
 from jalax._checks import check_count
 from jalax._mesh import Layout, place
 from jalax._options import Optax, Schedule
-from jalax._processes import first_says, first_sends, is_first, to_host
+from jalax._processes import NOTE, first_says, first_sends, is_first, to_host
 from jalax._static import Static
 from jalax._store import FileError
 from jalax._types import State
@@ -149,7 +149,7 @@ def _save(path, run: Run) -> None:
     }
     if is_first(run.layout):
         _store.write(path, "checkpoint", meta, arrays)
-        if note := os.environ.get("JALAX_LAUNCH_NOTE"):  # for the launcher to say, if need be
+        if note := os.environ.get(NOTE):  # for the launcher to say, if need be
             Path(note).write_text(f"the checkpoint {path} of step {run.step}")
 
 

@@ -214,7 +214,8 @@ def _evidences(
 
 def _evidence_on(mesh: Any, result: FitResult) -> Evidence | None:
     """Its evidence; estimated on the mesh, and kept with the result, where it is not known yet."""
-    if mesh is not None and "evidence" not in result.__dict__:
+    known = result.saved_evidence is not None or "evidence" in result.__dict__
+    if mesh is not None and not known:
         model = _mesh.lay_out(result.origin.model, _mesh.as_layout(mesh))
         there = dataclasses.replace(result, origin=dataclasses.replace(result.origin, model=model))
         result.__dict__["evidence"] = there.evidence

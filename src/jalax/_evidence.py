@@ -96,6 +96,16 @@ class Evidence:
         return f"Evidence({self.value:.4f} +- {self.error:.4f}; {detail}{doubt})"
 
 
+def as_dict(evidence: Evidence) -> dict[str, Any]:
+    """Plain numbers and lists, for a file or another process."""
+    return dataclasses.asdict(evidence) | {"groups": evidence.groups.tolist()}
+
+
+def from_dict(plain: dict[str, Any]) -> Evidence:
+    groups, messages = np.array(plain["groups"]), tuple(plain["messages"])
+    return Evidence(**plain | {"groups": groups, "messages": messages})
+
+
 def log_evidence(
     model: Model,
     theta: Tree = None,

@@ -30,7 +30,7 @@ from jalax._mesh import Layout
 from jalax._model import Model
 from jalax._options import canonical, strong_float
 from jalax._outcome import finish_alone, finished_as_json, finished_from_json, result_of
-from jalax._processes import everyone_says, to_host
+from jalax._processes import everyone_says, several, to_host
 from jalax._programs import QUICKLY
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
@@ -306,7 +306,7 @@ def _finish_together(
     ends: list[tuple[Run, Status, str]], layout: Layout | None
 ) -> dict[int, Finished]:
     """The last scoring steps of the fits by their number, shared out over several processes."""
-    if layout is None or layout.num_processes == 1:
+    if not several(layout):
         return {}  # each is done where its result is made
     ours = {
         i: finished_as_json(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax import _finish, _information, _weights
+from jalax import _evidence, _finish, _information, _weights
 from jalax._callbacks import Run
 from jalax._drive import is_done
 from jalax._evidence import Evidence
@@ -134,7 +133,7 @@ def finished_as_json(done: _finish.Finished) -> dict[str, Any]:
     """Plain lists, to send to another process; numbers come back to the bit."""
     return {
         "theta": [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(done.theta)],
-        "evidence": dataclasses.asdict(done.evidence) | {"groups": done.evidence.groups.tolist()},
+        "evidence": _evidence.as_dict(done.evidence),
         "uncertainty": _finish.as_dict(done.uncertainty),
         "settled": bool(done.settled),
     }
@@ -143,13 +142,9 @@ def finished_as_json(done: _finish.Finished) -> dict[str, Any]:
 def finished_from_json(plain: dict[str, Any], like: Tree) -> _finish.Finished:
     leaves, treedef = jax.tree.flatten(like)
     theta = [np.asarray(x, leaf.dtype) for x, leaf in zip(plain["theta"], leaves, strict=True)]
-    evidence = plain["evidence"] | {
-        "groups": np.array(plain["evidence"]["groups"]),
-        "messages": tuple(plain["evidence"]["messages"]),
-    }
     return _finish.Finished(
         treedef.unflatten(theta),
-        Evidence(**evidence),
+        _evidence.from_dict(plain["evidence"]),
         _finish.from_dict(plain["uncertainty"]),
         plain["settled"],
     )

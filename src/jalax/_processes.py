@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Tree = Any
 BLOCK = 2**26  # bytes that are brought to the host at a time
+NOTE = "JALAX_LAUNCH_NOTE"  # names the file in which a fit tells the launcher of its checkpoint
 
 
 def to_host(tree: Tree) -> Tree:
@@ -64,14 +65,19 @@ def _is_far(leaf: Any) -> bool:
     return not (leaf.is_fully_addressable or leaf.is_fully_replicated)
 
 
-def is_first(layout: Layout | None = None) -> bool:
+def several(layout: Layout | None) -> bool:
+    """Whether other processes work on the same fit."""
+    return layout is not None and layout.num_processes > 1
+
+
+def is_first(layout: Layout | None) -> bool:
     """Whether this process writes files and shows progress."""
-    return layout is None or layout.num_processes == 1 or jax.process_index() == 0
+    return not several(layout) or jax.process_index() == 0
 
 
 def first_says(layout: Layout | None, answer: Callable[[], str]) -> str:
     """What `answer()` returns on process 0, on every process; an error there is one everywhere."""
-    if layout is None or layout.num_processes == 1:
+    if not several(layout):
         return answer()
     text, error = "", None
     if jax.process_index() == 0:
@@ -89,7 +95,7 @@ def first_says(layout: Layout | None, answer: Callable[[], str]) -> str:
 
 def everyone_says(layout: Layout | None, text: str) -> list[str]:
     """The texts of all processes."""
-    if layout is None or layout.num_processes == 1:
+    if not several(layout):
         return [text]
     from jax.experimental.multihost_utils import process_allgather
 
@@ -105,7 +111,7 @@ def everyone_says(layout: Layout | None, text: str) -> list[str]:
 
 def first_sends(layout: Layout | None, array: np.ndarray | None, like: np.ndarray) -> np.ndarray:
     """An array of process 0, to the bit, on every process; `like` has its shape and dtype."""
-    if layout is None or layout.num_processes == 1:
+    if not several(layout):
         assert array is not None
         return array
     from jax.experimental.multihost_utils import broadcast_one_to_all

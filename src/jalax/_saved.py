@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import Any
 
@@ -10,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax import _store
+from jalax import _evidence, _store
 from jalax._checkpoint import flatten_state
-from jalax._evidence import Evidence
 from jalax._finish import as_dict, from_dict
 from jalax._processes import is_first
 from jalax._result import FitResult, SavedState
@@ -47,7 +45,7 @@ def save(result: FitResult, path: str | os.PathLike) -> None:
     if known is not None:
         meta["uncertainty"] = as_dict(known)
     if evidence is not None:
-        meta["evidence"] = dataclasses.asdict(evidence) | {"groups": evidence.groups.tolist()}
+        meta["evidence"] = _evidence.as_dict(evidence)
     if result.origin is None or is_first(result.origin.model.layout):
         _store.write(path, "result", meta, arrays)
 
@@ -72,15 +70,12 @@ def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
     names = header["state"]
     state = SavedState(names, {name: arrays[name] for name in names})
     evidence = header.get("evidence")
-    if evidence is not None:
-        evidence["groups"] = np.array(evidence["groups"])
-        evidence = Evidence(**evidence | {"messages": tuple(evidence["messages"])})
     known = header.get("uncertainty")
     return FitResult(
         **trees,
         **plain,
         state=state,
-        saved_evidence=evidence,
+        saved_evidence=None if evidence is None else _evidence.from_dict(evidence),
         saved_uncertainty=None if known is None else from_dict(known),
         labels=None if labels is None else tuple(labels),
     )

@@ -12,16 +12,12 @@ import jax
 from jalax._callbacks import Callback, Run, Stop
 from jalax._checkpoint import checkpoint
 from jalax._mesh import Layout
-from jalax._processes import everyone_says
+from jalax._processes import everyone_says, several
 from jalax._types import Status
 
 
 class LostProcess(RuntimeError):
     """A process of the fit ended, or cannot be reached: the others cannot go on without it."""
-
-
-def several(layout: Layout | None) -> bool:
-    return layout is not None and layout.num_processes > 1
 
 
 def agreed(layout: Layout | None, stop: Stop | None) -> Stop | None:

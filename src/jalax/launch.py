@@ -22,7 +22,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-NOTE = "JALAX_LAUNCH_NOTE"  # names the file in which a fit tells the launcher of its checkpoint
+from jalax._processes import NOTE
+
 LOST = os.EX_TEMPFAIL  # exit status after a lost process: to try again may help
 GRACE = 10.0  # seconds for the others to say so themselves
 
@@ -70,7 +71,8 @@ def start(command: list[str], each: list[dict[str, str]], all_output: bool) -> i
     with tempfile.TemporaryDirectory() as folder:
         note = Path(folder, "note")
         children: list[subprocess.Popen] = []
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # not alone
+        # An exit, so that the children are ended below: a plain SIGTERM would leave them behind.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         for i, settings in enumerate(each):
             environment = {**os.environ, **settings, NOTE: str(note)}
             output = None if i == 0 or all_output else subprocess.DEVNULL
@@ -89,17 +91,23 @@ def start(command: list[str], each: list[dict[str, str]], all_output: bool) -> i
 def _watch(children: list[subprocess.Popen], note: Path) -> int:
     """Wait for all; once one has failed, for a little while."""
     deadline, failed = None, 0
-    while any(child.poll() is None for child in children):
-        for i, child in enumerate(children):
-            status = child.poll()
-            if status and deadline is None:
-                deadline, failed = time.monotonic() + GRACE, status
+    told: set[int] = set()
+    while True:
+        statuses = [child.poll() for child in children]
+        # Each is named: which of them ended first, and took the others along, is not known here.
+        for i, status in enumerate(statuses):
+            if status and i not in told:
+                told.add(i)
+                failed = failed or status
                 _say(f"process {os.environ.get('JAX_PROCESS_ID', i)} {_how(status)}.")
+        if None not in statuses:
+            break
+        if failed and deadline is None:
+            deadline = time.monotonic() + GRACE
         if deadline is not None and time.monotonic() > deadline:
             _say("stopping the others.")
             break
         time.sleep(0.05)
-    failed = failed or next((status for child in children if (status := child.poll())), 0)
     if failed and note.exists():
         _say(
             f"{note.read_text()} is whole: run the same script again, on any number of processes, "

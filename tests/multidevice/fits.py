@@ -61,10 +61,14 @@ def algorithm(name: str, kind: str) -> Any:
 
 
 def fit(name: str, kind: str, mesh: Any = None, num_steps: int = STEPS, **options) -> Any:
+    return fit_with(algorithm(name, kind), kind, mesh, num_steps, **options)
+
+
+def fit_with(chosen: Any, kind: str, mesh: Any, num_steps: int, **options) -> Any:
     return jalax.fit(
         model(kind),
         key=jax.random.key(3),
-        algorithm=algorithm(name, kind),
+        algorithm=chosen,
         start=jalax.Given(particles(kind)),
         num_steps=num_steps,
         mesh=mesh,

@@ -93,18 +93,10 @@ def test_every_algorithm(name, kind):
 
 def test_single_precision_over_few_steps():
     """No resampling, which would turn a rounding error into another ancestor."""
+    chosen = jalax.JALAEM(step_size=0.05, resample_below=0.0)
     with jax.enable_x64(False):
-        one, other = (
-            jalax.fit(
-                fits.model("plain"),
-                key=KEY,
-                algorithm=jalax.JALAEM(step_size=0.05, resample_below=0.0),
-                start=jalax.Given(fits.particles("plain")),
-                num_steps=10,
-                mesh=where,
-            )
-            for where in (None, fits.mesh_for("plain"))
-        )
+        one = fits.fit_with(chosen, "plain", None, num_steps=10)
+        other = fits.fit_with(chosen, "plain", fits.mesh_for("plain"), num_steps=10)
         for key in ("m", "s"):
             np.testing.assert_allclose(
                 other.history["theta"][key], one.history["theta"][key], rtol=0, atol=2e-6
@@ -173,17 +165,9 @@ def test_groups_in_batches():
 
 @pytest.mark.slow
 def test_minibatches_of_groups():
-    def fit(where):
-        return jalax.fit(
-            fits.model("grouped"),
-            key=KEY,
-            algorithm=jalax.JALAEM(step_size=0.05, minibatch=4),
-            start=jalax.Given(fits.particles("grouped")),
-            num_steps=60,
-            mesh=where,
-        )
-
-    one, other = fit(None), fit(mesh("groups", "particles", shape=(4, 2)))
+    chosen = jalax.JALAEM(step_size=0.05, minibatch=4)
+    where = mesh("groups", "particles", shape=(4, 2))
+    one, other = (fits.fit_with(chosen, "grouped", place, num_steps=60) for place in (None, where))
     np.testing.assert_allclose(
         other.history["theta"]["m"], one.history["theta"]["m"], rtol=0, atol=1e-8
     )
