@@ -129,13 +129,15 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def write(name: str, parts: Sequence[str | Sequence[Row]], **found: Any) -> None:
-    """NAME.md of texts and tables in this order, NAME.json of `found`, beside this file."""
+def write(
+    name: str, parts: Sequence[str | Sequence[Row]], folder: Path = HERE, **found: Any
+) -> None:
+    """NAME.md of texts and tables in this order, NAME.json of `found`, in the script's folder."""
     about = found["machine"]
-    head = f"`python benchmarks/{name}.py`: " + ", ".join(f"{k} {v}" for k, v in about.items())
+    head = f"`python {folder.name}/{name}.py`: " + ", ".join(f"{k} {v}" for k, v in about.items())
     texts = [part if isinstance(part, str) else table(part) for part in parts]
     page = "\n\n".join([head + ".", *texts]) + "\n"
     print(page, flush=True)
     if not quick():
-        (HERE / f"{name}.md").write_text(page)
-        (HERE / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        (folder / f"{name}.md").write_text(page)
+        (folder / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -103,10 +103,6 @@ def test_theta_is_on_the_users_scale():
     np.testing.assert_allclose(free["shape"], np.log(3.0), rtol=1e-6)
     np.testing.assert_allclose(model.constrained(free)["rate"], 0.5, rtol=1e-6)
     assert model.theta == {"shape": 2.0, "rate": 0.8}
-    with pytest.raises(ValueError, match=r"theta\['rate'\] = -1.0 is outside its constraint"):
-        _checks.prepare_theta({"shape": 3.0, "rate": -1.0}, model)
-    with pytest.raises(ValueError, match="edge of its constraint"):
-        _checks.prepare_theta({"shape": 3.0, "rate": 0.0}, model)
 
 
 def test_a_model_made_again_is_the_same_to_the_compiler():
@@ -184,54 +180,19 @@ def cloud_at(center, scale):
     return Cloud(jnp.asarray(particles), jnp.zeros((1, 51)), None)
 
 
-def test_a_wall_beside_the_start_particles_is_pointed_out():
+def test_a_wall_far_from_the_start_particles_is_not_pointed_out():
     model = jalax.Model(wall, latent=1.0, data=0.5)
     theta = jnp.array(1.0)
-    with pytest.warns(UserWarning, match=r"-inf at 2\d.\d% of the points .* jalax\.Constrained"):
-        _checks.check_start(model, theta, cloud_at(1.1, 1.0), 10)
-    _checks.check_start(model, theta, cloud_at(2.5, 1.0), 10)  # far from the wall: no warning
-    with pytest.raises(ValueError, match=r"hard constraint.*jalax\.Constrained"):
-        _checks.check_start(model, theta, cloud_at(0.5, 1.0), 10)
+    _checks.check_start(model, theta, cloud_at(2.5, 1.0))  # a warning is an error
     free = jalax.Constrained(model, latent=constraints.positive)
-    _checks.check_start(free, theta, cloud_at(0.0, 2.0), 10)
+    _checks.check_start(free, theta, cloud_at(0.0, 2.0))
 
 
 def test_an_overflow_is_no_wall():
     model = jalax.Model(overflow, latent=1.0)
-    _checks.check_start(model, jnp.array(0.0), cloud_at(0.0, 80.0), 10, weighted=False)
+    _checks.check_start(model, jnp.array(0.0), cloud_at(0.0, 80.0), weighted=False)
 
 
-PLAIN = jalax.Model(
-    dirichlet_multinomial, {"p": np.ones(3) / 3, "extra": 0.5}, theta=np.array([1.0, 2.0, 3.0])
-)
-BAD = [
-    ({}, ValueError, "no constraint"),
-    ({"latent": {"q": constraints.positive}}, ValueError, "latent has no entry 'q'"),
-    ({"latent": {"p": "positive"}}, TypeError, r"latent\['p'\] must come from numpyro"),
-    ({"latent": [constraints.real]}, ValueError, "not a tree like it"),
-    ({"latent": {"extra": constraints.positive_integer}}, ValueError, "discrete"),
-    ({"latent": {"p": constraints.sphere}}, ValueError, "no map from the real numbers"),
-    (
-        {"latent": {"extra": constraints.interval(2.0, 3.0)}},
-        ValueError,
-        r"latent\['extra'\] = 0.5 is outside its constraint",
-    ),
-    ({"theta": constraints.simplex}, ValueError, "outside its constraint, Simplex"),
-]
-
-
-@pytest.mark.parametrize(("given", "kind", "match"), BAD)
-def test_bad_constraints(given, kind, match):
-    with pytest.raises(kind, match=match):
-        jalax.Constrained(PLAIN, **given)
-
-
-def test_bad_models():
-    with pytest.raises(TypeError, match=r"takes a jalax\.Model"):
-        jalax.Constrained(gamma_poisson, latent=constraints.positive)
-    with pytest.raises(ValueError, match="has constraints already"):
-        jalax.Constrained(counts_model(), latent=constraints.positive)
+def test_a_latent_beside_a_theta_that_is_mapped():
     mapped = jalax.Model(wall, 1.0, 0.5, constrain=jnp.exp)
-    with pytest.raises(ValueError, match="maps theta already"):
-        jalax.Constrained(mapped, theta=constraints.positive)
     assert jalax.Constrained(mapped, latent=constraints.positive).constrain == mapped.constrain

@@ -150,13 +150,12 @@ def check_log_joint(model: Model, theta: Tree) -> None:
         raise ValueError(f"log_joint must return a float, got {out.dtype.name}.")
 
 
-def check_start(
-    model: Model, theta: Tree, cloud: Cloud, num_steps: int, weighted: bool = True
-) -> None:
+def check_start(model: Model, theta: Tree, cloud: Cloud, weighted: bool = True) -> None:
     inputs = model, theta, cloud.particles
     value, alive = (_look if is_concrete(inputs) else look)(*inputs)
     if is_concrete((value, cloud.log_weights)):
-        check_values(value, alive, cloud.log_weights, num_steps, weighted)
+        check_values(value, alive, cloud.log_weights, weighted)
+        _warn_of_scales(cloud.particles)
         _warn_of_walls(*inputs)
         known = cloud.log_evidence is None or np.isfinite(to_host(cloud.log_evidence)).all()
         if not known:
@@ -170,6 +169,24 @@ def look(model: Model, theta: Tree, particles: Tree):
 
 
 _look = Program(look, small=AT_ONCE, large=QUICKLY)
+
+
+def _warn_of_scales(particles: Tree) -> None:
+    """Densities have the fourth power of a scale in their derivatives: float32 ends at 1e38."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(particles):
+        if leaf.dtype != jnp.float32 or not leaf.size:
+            continue
+        spread = np.std(to_host(leaf).astype(float), axis=1)
+        far = spread[(spread > 0) & ((spread < 1e-8) | (spread > 1e8))]
+        if far.size:
+            warnings.warn(
+                f"the particles of latent{jax.tree_util.keystr(path)} spread by about "
+                f"{far.flat[0]:.0e}: derivatives of a density on that scale leave the range of "
+                "float32, and the fit may diverge or find no information. Give the data in other "
+                "units, or use 64 bits, jax.config.update('jax_enable_x64', True).",
+                stacklevel=4,
+            )
+            return
 
 
 def _warn_of_walls(model: Model, theta: Tree, particles: Tree) -> None:
@@ -208,7 +225,7 @@ def _is_steep(model: Model, theta: Tree, particles: Tree):
     return jnp.any(jnp.stack(steep), axis=0)
 
 
-def check_values(value: Any, alive: Any, log_weights: Any, num_steps: int, weighted: bool) -> None:
+def check_values(value: Any, alive: Any, log_weights: Any, weighted: bool) -> None:
     """Every start particle has a finite log p; float32 has the resolution for the weights."""
     value, alive, log_weights = to_host((value, alive, log_weights))
     bad = ~np.isfinite(value)
@@ -231,14 +248,16 @@ def check_values(value: Any, alive: Any, log_weights: Any, num_steps: int, weigh
     if np.any(np.isnan(log_weights)) or np.any(np.all(np.isneginf(log_weights), axis=-1)):
         raise ValueError("the start's log_weights have a NaN, or are all -inf in a group.")
     if weighted and value.dtype == np.float32:
-        # Each increment is a difference of two log-densities, rounded to their last digit.
+        # Over a path the differences of log p add up to that of its ends, each rounded once (see
+        # _langevin.weight_gain); measured by reliability/precision.py.
         largest = np.abs(value).max()
-        noise = np.finfo(np.float32).eps * largest * np.sqrt(num_steps)
+        noise = 2 * np.finfo(np.float32).eps * largest
         if noise > 0.1:
             warnings.warn(
                 f"log_joint is about {largest:.0f} in size, which float32 resolves too coarsely: "
-                f"rounding alone may move the log-weights by {noise:.1g} over {num_steps} steps. "
-                "For an evidence use 64 bits, jax.config.update('jax_enable_x64', True).",
+                f"rounding alone may move a log-weight by {noise:.1g}. For an evidence use 64 "
+                "bits, jax.config.update('jax_enable_x64', True), or leave constants that do not "
+                "depend on x out of log_joint and add them to the evidence.",
                 stacklevel=4,
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from jalax import _loop
 from jalax._callbacks import Callback, Run, Stop, progress_bar
 from jalax._checkpoint import checkpoint
+from jalax._faults import is_out_of_memory, memory_advice
 from jalax._processes import to_host
 from jalax._together import agreed, interrupts, losses
 from jalax._types import Status
@@ -54,8 +56,15 @@ def drive(
                 stop = _first(stops) or interrupted.stop(run)
                 if (stop := agreed(run.layout, stop)) is not None:
                     return stop
-    except KeyboardInterrupt:
-        return Status.INTERRUPTED, f"interrupted after step {run.step}"
+    except KeyboardInterrupt as interrupt:
+        by = f" by {interrupt}" if str(interrupt) else ""
+        return Status.INTERRUPTED, f"interrupted{by} after step {run.step}"
+    except jax.errors.JaxRuntimeError as error:
+        if not is_out_of_memory(error) or run.step == run.first_step:
+            raise
+        reason = f"the device ran out of memory after step {run.step}; {memory_advice(run.model)}"
+        warnings.warn(f"{reason}.", stacklevel=3)  # what there is so far is the result
+        return Status.STOPPED, reason
     finally:
         for callback in begun:
             callback.end(run)
@@ -78,6 +87,7 @@ def _advance(
     if not healthy.all():
         # A trajectory is a function of its first state and key: take it again, up to
         # the last good step. This costs nothing to the runs that never fail.
+        run.walled |= bool(np.any(to_host(getattr(chunk.state.memory, "outside", 0)) > 0))
         done = np.where(healthy, done, done - 1).astype(np.int32)
         chunk = advance(run.state, done)
     _append(run, chunk, done)
@@ -112,7 +122,10 @@ def _retry(run: Run, failed: np.ndarray) -> None:
         return
     run.retries = run.retries + failed
     run.diverged = run.diverged | (run.retries > MAX_RETRIES)
-    memory = run.state.memory._replace(step_size=jnp.where(jnp.asarray(failed), h / 2, h))
+    again = jnp.asarray(failed)
+    memory = run.state.memory._replace(
+        step_size=jnp.where(again, h / 2, h), retries=run.state.memory.retries + again
+    )
     run.state = run.state._replace(memory=memory)
 
 
@@ -157,6 +170,11 @@ def advice(run: Run) -> str:
         f"after step {run.step} every particle of a group, or theta, became non-finite; the state "
         f"of step {run.step} is kept. "
     )
+    if run.walled:
+        what += (
+            "Particles ran into a region where log_joint is -inf, a hard constraint: put the "
+            "latent on an unconstrained scale, for example by jalax.Constrained. "
+        )
     if getattr(run.algorithm, "automatic", False):
         return what + (
             f"Going back and halving the step size {MAX_RETRIES} times did not help. Try another "

@@ -26,6 +26,7 @@ from jalax._clouds import (
     prepare,
     refit,
 )
+from jalax._faults import naming_knobs
 from jalax._information import Moments
 from jalax._mesh import Layout
 from jalax._model import Model
@@ -184,7 +185,7 @@ def estimate(
     key, model: Model, theta: Tree, budget: Budget, reference: Any = None, moves: Any = None
 ) -> tuple[Evidence, Moments | None]:
     """The evidence and, where a `fraction` is asked for, score and information at theta."""
-    with _mesh.as_ours(model.layout):
+    with _mesh.as_ours(model.layout), naming_knobs(model):
         return _estimate(key, model, theta, budget, reference, moves)
 
 

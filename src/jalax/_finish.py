@@ -76,7 +76,7 @@ class Uncertainty:
                 lines.append(
                     "the direction " + " ".join(f"{row[i]:+.2g} {self.names[i]}" for i in order[:4])
                 )
-        return ", ".join(lines)
+        return ", ".join(dict.fromkeys(lines))
 
 
 def names_of(theta: Tree) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from jalax._algorithms.jala_em import JALAEM
 from jalax._callbacks import Callback, Run
 from jalax._checkpoint import checkpoint, unflatten_state
 from jalax._drive import capacity_of, drive, with_progress
+from jalax._faults import naming_knobs, termination_as_interrupt
 from jalax._mesh import Layout
 from jalax._model import Model
 from jalax._options import canonical
@@ -100,7 +101,7 @@ def fit(
     layout = _mesh.layout_for(model, mesh)
     given = _mesh.automatic((model, theta, key, algorithm, start, state))
     model, theta, key, algorithm, start, state = given
-    with _mesh.as_ours(layout):
+    with _mesh.as_ours(layout), naming_knobs(model):
         algorithm = _prepare(algorithm)
         if group_batch is not None:
             model = model.replace(group_batch=group_batch)
@@ -129,7 +130,7 @@ def fit(
                 begin, cloud = _default_cloud(key_start, begin, model, theta, count)
             else:
                 cloud = _draw(key_start, begin, model, theta, count)
-            _checks.check_start(model, theta, cloud, num_steps, algorithm.gives_evidence)
+            _checks.check_start(model, theta, cloud, algorithm.gives_evidence)
             first = _init(fold_in(key_start, 1), algorithm, model, theta, cloud)
         else:
             like = state.theta if isinstance(state, State) else _checks.prepare_theta(theta, model)
@@ -157,8 +158,9 @@ def fit(
                 ahead.join()
             return _loop.run_chunk(key_run, algorithm, model, state, length, capacity=capacity)
 
-        status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
-        return result_of(run, status, message)
+        with termination_as_interrupt():
+            status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
+            return result_of(run, status, message)
 
 
 def filled(algorithm: Algorithm, theta: Tree) -> Algorithm:

@@ -26,6 +26,7 @@ from jalax._fit import (
     filled,
     needs_tempering,
 )
+from jalax._faults import naming_knobs, termination_as_interrupt
 from jalax._mesh import Layout
 from jalax._model import Model
 from jalax._options import canonical, strong_float
@@ -174,7 +175,7 @@ def fit_many(
     seen = to_host(seen)
     for i in range(count):
         value, alive, log_weights = (array[i] for array in seen)
-        _checks.check_values(value, alive, log_weights, num_steps, algorithm.gives_evidence)
+        _checks.check_values(value, alive, log_weights, algorithm.gives_evidence)
     run = Run(
         key=key_run,
         model=inputs.model,
@@ -197,15 +198,16 @@ def fit_many(
         axes=tuple(leaf_axes[:in_loop]),
         layout=layout,
     )
-    status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
-    host, states = to_host((inputs, run.state))
-    ends = []
-    for i in range(real):
-        lane = _lane(run, _pick(host, leaf_axes, i), states, i, run.key[i])
-        diverged = Status.DIVERGED, advice(lane)
-        ends.append((lane, *(diverged if run.diverged[i] else (status, message))))
-    done = _finish_together(ends, layout)
-    return FitResults(tuple(result_of(*end, done.get(i)) for i, end in enumerate(ends)))
+    with termination_as_interrupt(), naming_knobs(model):
+        status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
+        host, states = to_host((inputs, run.state))
+        ends = []
+        for i in range(real):
+            lane = _lane(run, _pick(host, leaf_axes, i), states, i, run.key[i])
+            diverged = Status.DIVERGED, advice(lane)
+            ends.append((lane, *(diverged if run.diverged[i] else (status, message))))
+        done = _finish_together(ends, layout)
+        return FitResults(tuple(result_of(*end, done.get(i)) for i, end in enumerate(ends)))
 
 
 class _Inputs(NamedTuple):

@@ -153,23 +153,23 @@ def move(
     return Moved(new, jax.tree.map(jnp.subtract, new, particles))
 
 
-def alpha(
-    log_joint: Float[Array, "G N"],
+def work(
     grad_x: Tree,
     path: Tree,
     step_size: Float[Array, ""],
     preconditioner: Preconditioner = None,
 ) -> Float[Array, "G N"]:
-    r"""$\alpha(x_l, x_r)$ of eq. 3, from log p and its gradient at $x_l$, and path $x_r - x_l$.
+    r"""What $\alpha(x_l, x_r)$ of eq. 3 has besides U, from the gradient at $x_l$ and the path.
 
-    With g = grad log p = -grad U it is $-\log p - \frac12 g \cdot (x_r - x_l - \frac h2 P g)$.
+    With g = grad log p = -grad U and path $x_r - x_l$,
+    $\alpha = U - \frac12 g \cdot (x_r - x_l - \frac h2 P g)$, of which this is the last term.
     """
     rest = jax.tree.map(
         lambda d, g: d - jnp.asarray(step_size, d.dtype) / 2 * g,
         path,
         apply(preconditioner, grad_x),
     )
-    return -log_joint - _tree.dot(grad_x, rest) / 2
+    return _tree.dot(grad_x, rest) / 2
 
 
 def jarzynski_increment(
@@ -183,7 +183,12 @@ def jarzynski_increment(
 
     `old` is what is known at (theta_k, X), `new` at (theta_{k+1}, X').
     They have `log_joint` and `grad_x`; the path is that of `move`, without the shift.
+
+    The two log p, which may be large, meet each other before they meet anything small. Their
+    difference is then exact (Sterbenz), and the rounding of each log p goes out again with the
+    next step's: over K steps float32 is off by the rounding of two log p, not of 2 K.
     """
     back = jax.tree.map(jnp.negative, path)
-    forwards = alpha(old.log_joint, old.grad_x, path, step_size, preconditioner)
-    return forwards - alpha(new.log_joint, new.grad_x, back, step_size, preconditioner)
+    forwards = work(old.grad_x, path, step_size, preconditioner)
+    backwards = work(new.grad_x, back, step_size, preconditioner)
+    return (new.log_joint - old.log_joint) + (backwards - forwards)

@@ -53,6 +53,10 @@ def result_of(
         except np.linalg.LinAlgError:
             status = Status.MAX_STEPS
             message = f"{message}; the information about theta is not finite, so it is not improved"
+        except MemoryError as error:
+            status = Status.MAX_STEPS
+            message = f"{message}; no scoring step, because {error}"
+            warnings.warn(message, stacklevel=4)
     collapsed = "" if status == Status.DIVERGED else _collapsed(run, history)
     if collapsed:
         warnings.warn(collapsed, stacklevel=4)
@@ -176,8 +180,9 @@ def _verdict(run: Run, status: Status, end: _finish.Finished) -> tuple[Status, s
         )
     if len(known.flat):
         return Status.BOUNDARY, (
-            f"{known.describe_flat()} is at a boundary of its range, or the data do not tell: "
-            "it has no standard error"
+            f"{known.describe_flat()} is at a boundary of its range or on its way to infinity "
+            "(separable data have no finite maximum), or the data do not tell: there is no "
+            "standard error"
         )
     accuracy = f"simulation error {known.simulation_fraction:.3f} of the standard error"
     if status == Status.CONVERGED:
@@ -252,9 +257,11 @@ def _path_evidence(
         return None, True, "the fit diverged, and an evidence along a broken path means nothing."
     if collapsed:
         return None, True, f"{collapsed}."
-    if np.any(run.retries):
+    if state.memory.retries > 0:
         reason = "the fit went back and halved its step size, which breaks the path's evidence."
         return None, True, reason
+    if state.memory.outside > 0:
+        return None, True, _outside_the_support(int(state.memory.outside))
     value = float(_log_evidence(state.log_evidence_base, state.log_weights))
     if not bool(state.memory.relative):
         return value, False, ""
@@ -265,6 +272,15 @@ def _path_evidence(
             "the start gave no log_evidence at theta_0, so the evidence is known only relative "
             "to it: see history['log_evidence'], or pass log_evidence= to jalax.Given."
         ),
+    )
+
+
+def _outside_the_support(count: int) -> str:
+    return (
+        f"{count} moves of particles ended where log_joint is -inf, a hard constraint: the way "
+        "back leads out of the support, too, which the weights do not know, so that the path's "
+        "evidence would be too low. Put the latent on an unconstrained scale, for example by "
+        "jalax.Constrained; log_evidence, whose moves are Metropolised, is exact with it."
     )
 
 

@@ -122,7 +122,7 @@ def transport(
     given = Given(particles, log_weights)
     num_particles = _checks.check_count("the number of particles", given.count(model), 2)
     cloud = given(key, model, (), num_particles)
-    _checks.check_start(model, (), cloud, len(jax.tree.leaves(schedule)[0]))
+    _checks.check_start(model, (), cloud)
     return _transport(
         key,
         model,

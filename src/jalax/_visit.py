@@ -120,7 +120,7 @@ def weigh(
     sum over particles: it is moved onto the heaviest particle of its group (where its zero
     weight keeps it out of every average), and the point is visited again.
     """
-    weights = _weights.normalise(log_weights)
+    weights = _weights.normalise(log_weights).astype(visit.log_joint.dtype)
 
     def revisit(first):
         # The particles as the loop carries them: another mention would make XLA copy them.

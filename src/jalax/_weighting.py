@@ -28,12 +28,30 @@ class Softened(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ExactWeights:
-    """The weights as they are."""
+    """The weights as they are.
 
+    Args:
+        dtype: `jnp.float64` keeps the log-weights and the evidence in double precision beside a
+            model in float32. JAX must have 64 bits enabled; data, theta and latents stay float32
+            if they are given so. By default the precision of what log_joint returns.
+    """
+
+    dtype: Any = dataclasses.field(default=None, metadata={"static": True})
     exact = True
 
     def check(self, resample_below: float) -> None:
-        """There is nothing to set."""
+        if self.dtype is None:
+            return
+        if not jnp.issubdtype(self.dtype, jnp.floating):
+            raise TypeError(
+                f"ExactWeights.dtype must be a float type such as jnp.float64, got {self.dtype!r}."
+            )
+        if jnp.dtype(self.dtype) != jax.dtypes.canonicalize_dtype(self.dtype):
+            raise ValueError(
+                "ExactWeights(dtype=jnp.float64) needs JAX's 64 bits: write "
+                "jax.config.update('jax_enable_x64', True) first, and give data, theta and latent "
+                "as float32 arrays to keep the model in float32."
+            )
 
     def soften(self, log_weights: Float[Array, "G N"]) -> Softened:
         return Softened(log_weights, jnp.ones_like(log_weights[:, 0]))
@@ -54,6 +72,7 @@ class TemperedWeights:
 
     ess: float = 0.8
     exact = False
+    dtype = None
 
     def check(self, resample_below: float) -> None:
         if not 0 < float(self.ess) < 1:
@@ -102,6 +121,7 @@ class ClippedWeights:
     r"""Truncated importance weights, $\min(w, \bar w \sqrt N)$ (Ionides, 2008), by group."""
 
     exact = False
+    dtype = None
 
     def check(self, resample_below: float) -> None:
         """There is nothing to set."""

@@ -42,6 +42,8 @@ class Memory(NamedTuple):
     phase: Phase | None
     variance: Float[Array, " G"]  # of log Z up to the last resampling, roughly
     order: Int[Array, " G"] | None  # of visits to the groups, with `minibatch`
+    outside: Int[Array, ""]  # moves that ended where log p is -inf: these spoil the evidence
+    retries: Int[Array, ""]  # times the fit went back with half the step size: so do these
 
 
 class WeightedInfo(NamedTuple):
@@ -196,19 +198,18 @@ class JALAEM:
     def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:
         self = self.filled(theta)
         visit = evaluate(model, theta, cloud.particles)
-        dtype = visit.log_joint.dtype
+        dtype = jnp.promote_types(visit.log_joint.dtype, self.weights.dtype or jnp.float16)
         log_weights = jnp.where(visit.alive, cloud.log_weights, -jnp.inf).astype(dtype)
         particles, point = weigh(model, theta, visit, log_weights)
         base = -_weights.log_mean_exp(log_weights)
         if cloud.log_evidence is not None:
             base = (base + cloud.log_evidence).astype(dtype)
-        at = _curvature.centre(particles, log_weights)
+        plain = log_weights.astype(visit.log_joint.dtype)
+        at = _curvature.centre(particles, plain)
         metric = _curvature.as_metric(model, theta, self.preconditioner, at)
         step_size = None
         if self.automatic:
-            step_size = self.step_size.tune(
-                key, model, theta, particles, log_weights, point, metric
-            )
+            step_size = self.step_size.tune(key, model, theta, particles, plain, point, metric)
         memory = Memory(
             self.optimizer.init(theta),
             point,
@@ -218,6 +219,8 @@ class JALAEM:
             None if self.averaging is None else self.averaging.init(theta),
             _start_variance(cloud, base),
             None if self.minibatch is None else jnp.arange(model.num_groups),
+            outside=jnp.zeros((), jnp.int32),
+            retries=jnp.zeros((), jnp.int32),
         )
         step = jnp.zeros((), jnp.int32)
         return State(step, theta, particles, log_weights, base, memory)
@@ -241,6 +244,9 @@ class JALAEM:
         """
         more = 1.0 if num_groups is None else num_groups / model.num_groups
         memory, phase = state.memory, state.memory.phase
+        # Whatever precision they are kept in: theta, P and c are the model's.
+        log_weights = state.log_weights.astype(memory.point.log_joint.dtype)
+        state = state._replace(log_weights=log_weights)
         h = memory.step_size if self.automatic else value_at(self.step_size, state.step)
         flat, unravel = ravel_pytree(state.theta)
         gradient = more * ravel_pytree(memory.point.grad_theta)[0]
@@ -330,12 +336,16 @@ class JALAEM:
         # the new ones then take their memory, where both would be copied at each step.
         moved = _langevin.move(key_move, state.particles, old.grad_x, h, metric, change.shift)
         particles, path = lax.optimization_barrier(moved)
-        forwards = _langevin.alpha(old.log_joint, old.grad_x, path, h, metric)
+        forwards = _langevin.work(old.grad_x, path, h, metric)
         particles, path, forwards = lax.optimization_barrier((particles, path, forwards))
         # The one visit of (theta_{k+1}, X_{k+1}) serves this weight and the next move.
         visit = evaluate(model, theta, particles)
         back = jax.tree.map(jnp.negative, path)
-        increment = forwards - _langevin.alpha(visit.log_joint, visit.grad_x, back, h, metric)
+        backwards = _langevin.work(visit.grad_x, back, h, metric)
+        # `_langevin.jarzynski_increment` says why the two log p meet before anything else.
+        increment = (visit.log_joint - old.log_joint) + (backwards - forwards)
+        # Behind a wall log p is -inf and its gradient is not; an overflow has neither.
+        outside = jnp.isneginf(visit.log_joint) & jnp.isfinite(backwards)
         # A gradient that is not finite makes this product so: no need to look at its entries.
         visit = visit._replace(alive=jnp.isfinite(visit.log_joint) & jnp.isfinite(increment))
         log_weights = jnp.where(visit.alive, state.log_weights + increment, -jnp.inf)
@@ -379,6 +389,7 @@ class JALAEM:
             preconditioner=change.preconditioner,
             phase=change.phase,
             variance=banked.astype(state.memory.variance.dtype),
+            outside=state.memory.outside + jnp.sum(outside, dtype=jnp.int32),
         )
         return State(
             state.step + 1,
