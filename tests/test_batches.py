@@ -130,28 +130,6 @@ def test_many_rows_are_sliced_by_default(monkeypatch, x64):
     np.testing.assert_allclose(values, visit.log_joint[0], rtol=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("run", "words"),
-    [
-        (lambda: logistic().replace(particle_batch=0), "positive number of particles"),
-        (
-            lambda: jalax.fit(logistic(), key=jax.random.key(0), particle_batch=2.0),
-            "positive number of particles, or None, got 2.0",
-        ),
-        (
-            lambda: models.item_response([[0, 1], [1, 0]]).replace(particle_batch=3),
-            "without groups; a jalax.GroupedModel saves memory with group_batch",
-        ),
-        (lambda: logistic().replace(group_batch=3), "Use particle_batch= here"),
-        (lambda: logistic(data_batch=0), "data_batch must be at least 1"),
-        (lambda: network(data_batch=1.5), "data_batch must be an integer"),
-    ],
-)
-def test_bad_input(run, words):
-    with pytest.raises((ValueError, TypeError), match=words):
-        run()
-
-
 def test_of_groups_too_what_one_particle_holds_is_counted():
     model = prepare_model(models.item_response(np.arange(60).reshape(6, 10) % 2))
     held = 8 * _batches.numbers_per_particle(model, model.theta)

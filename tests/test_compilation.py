@@ -74,14 +74,6 @@ def test_the_default_folder_is_the_users_cache(tmp_path, monkeypatch):
     assert jalax.compilation_cache() == tmp_path / ".cache" / "jalax"
 
 
-def test_a_folder_that_is_none(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"cannot be kept in .*file.*pass another folder"):
-        jalax.compilation_cache(tmp_path / "file")
-    with pytest.raises(TypeError, match="folder must be a path or None, got int"):
-        jalax.compilation_cache(3)
-
-
 def logistic(rows):
     X = np.random.default_rng(0).normal(size=(rows, 5))
     return jalax.models.logistic_regression(X, (X[:, 0] > 0).astype(float))

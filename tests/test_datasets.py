@@ -68,12 +68,6 @@ def test_split_is_reproducible_and_random():
     )
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 20.0])
-def test_split_refuses_a_wrong_fraction(fraction):
-    with pytest.raises(ValueError, match=r"test_fraction must lie between 0 and 1"):
-        datasets.train_test_split(datasets.wisconsin(), 0, fraction)
-
-
 def test_cbpp():
     data = datasets.cbpp()
     assert data.herd.shape == data.incidence.shape == data.size.shape == data.period.shape == (56,)
@@ -156,21 +150,6 @@ def test_mnist_standardised_and_split():
     assert test.digits == (2, 7)
 
 
-@pytest.mark.parametrize("digits", [(), (4, 4), (4, 10), (-1,), (4.0, 9.0), "49"])
-def test_mnist_refuses_wrong_digits(digits):
-    with pytest.raises(ValueError, match=r"digits are different whole numbers from 0 to 9"):
-        datasets.mnist(digits)
-
-
-def test_mnist_says_where_more_images_are():
-    with pytest.raises(ValueError, match=r"no images of \[3\], only of \[2, 4, 7, 9\].*folder="):
-        datasets.mnist((2, 3))
-    with pytest.raises(ValueError, match=r"between 2 .* and 1228 .*got 1229.*folder="):
-        datasets.mnist((4, 9), 1229)
-    with pytest.raises(ValueError, match=r"got 1\."):
-        datasets.mnist((4, 9), 1)
-
-
 NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
 
@@ -222,36 +201,6 @@ def test_mnist_reads_npz_files(tmp_path, small_mnist):
     np.savez(keras, x_train=images, y_train=labels, x_test=test_images, y_test=test_labels)
     for file in (ours, keras):
         assert_is(datasets.mnist((7, 2), folder=file), small_mnist)
-    np.savez(ours, pictures=images)
-    with pytest.raises(ValueError, match=r"ours\.npz must hold images and labels"):
-        datasets.mnist(folder=ours)
-    keras.write_bytes(keras.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"keras\.npz is cut short or damaged"):
-        datasets.mnist(folder=keras)
-
-
-def test_mnist_refuses_damaged_files(tmp_path, small_mnist):
-    write(tmp_path, small_mnist, "{}-ubyte.gz")
-    file = tmp_path / "t10k-images-idx3-ubyte.gz"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-200])
-    with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte\.gz is cut short or damaged"):
-        datasets.mnist(folder=tmp_path)
-    file.write_bytes(whole[:-8] + bytes(4) + whole[-4:])  # another checksum
-    with pytest.raises(ValueError, match=r"cut short or damaged \(CRC check failed"):
-        datasets.mnist(folder=tmp_path)
-    file.write_bytes(gzip.compress(idx(small_mnist[2])[:-1]))
-    with pytest.raises(ValueError, match=r"should hold 15680 bytes .* and holds 15679"):
-        datasets.mnist(folder=tmp_path)
-    file.write_bytes(gzip.compress(b"<html>not found</html>"))
-    with pytest.raises(ValueError, match=r"is no IDX file of bytes: it begins with b'<htm'"):
-        datasets.mnist(folder=tmp_path)
-    file.write_bytes(gzip.compress(idx(small_mnist[2][:-1])))
-    with pytest.raises(ValueError, match=r"one label each, found uint8\[19, 28, 28\]"):
-        datasets.mnist(folder=tmp_path)
-    file.unlink()
-    with pytest.raises(FileNotFoundError, match=r"holds neither t10k-images-idx3-ubyte nor"):
-        datasets.mnist(folder=tmp_path)
 
 
 def test_download_of_mnist(tmp_path, small_mnist, monkeypatch):
@@ -264,31 +213,25 @@ def test_download_of_mnist(tmp_path, small_mnist, monkeypatch):
     def retrieve(url, known_hash, fname, path):
         content = (source / url.rpartition("/")[2]).read_bytes()
         asked[url] = known_hash
-        if known_hash != f"md5:{hashlib.md5(content).hexdigest()}":
-            raise ValueError(f"MD5 hash of downloaded file ({fname}) does not match")
+        if known_hash != f"sha256:{hashlib.sha256(content).hexdigest()}":
+            raise ValueError(f"SHA256 hash of downloaded file ({fname}) does not match")
         path.mkdir(exist_ok=True)
         (path / fname).write_bytes(content)
 
     pooch = types.SimpleNamespace(retrieve=retrieve, os_cache=lambda name: tmp_path / name)
     monkeypatch.setitem(sys.modules, "pooch", pooch)
-    with pytest.raises(ValueError, match=r"MD5 hash of downloaded file \(train-images"):
+    with pytest.raises(ValueError, match=r"SHA256 hash of downloaded file \(train-images"):
         datasets.download_mnist(target)
     assert asked == {
         "https://ossci-datasets.s3.amazonaws.com/mnist/train-images-idx3-ubyte.gz": (
-            "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873"
+            "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
         )
     }
     sums = {
-        name: hashlib.md5((source / name).read_bytes()).hexdigest()
+        name: hashlib.sha256((source / name).read_bytes()).hexdigest()
         for name in (f"{name}-ubyte.gz" for name in NAMES)
     }
-    monkeypatch.setattr("jalax.datasets._mnist._MD5", sums)
+    monkeypatch.setattr("jalax.datasets._mnist._SHA256", sums)
     folder = datasets.download_mnist(target)
     assert folder == target
     assert_is(datasets.mnist((0, 5), folder=folder), small_mnist)
-
-
-def test_download_of_mnist_says_what_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r"pip install pooch"):
-        datasets.download_mnist()

@@ -259,16 +259,6 @@ def test_a_hessian_that_is_not_positive_definite_is_flagged():
     assert not evidence.trusted
 
 
-def test_an_improper_reference_is_flagged():
-    model = jalax.Model(two_modes, jnp.ones(2))
-    unnormalised = (
-        lambda key, theta, data: 12.0 * jax.random.normal(key, (2,)),
-        lambda theta, x, data: -0.5 * jnp.sum(x**2) / 144,
-    )
-    with pytest.warns(UserWarning, match="not the normalised density"):
-        jalax.log_evidence(model, 0.0, key=jax.random.key(0), reference=unnormalised)
-
-
 def test_the_error_asked_for_is_reached_or_missed_aloud():
     loose = jalax.log_evidence(wisconsin(), 0.0, key=jax.random.key(0), error=0.03)
     tight = jalax.log_evidence(wisconsin(), 0.0, key=jax.random.key(0), error=0.004)
@@ -307,21 +297,3 @@ def test_roots_of_a_hessian_by_cholesky(x64):
     assert not bool(positive)
     assert np.isfinite(root).all()
     np.testing.assert_allclose(inverse @ root, np.eye(30), atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"error": 0.0}, "positive"),
-        ({"num_particles": 3}, "num_particles"),
-        ({"num_replicates": 1}, "num_replicates"),
-    ],
-)
-def test_errors(changes, words):
-    with pytest.raises(ValueError, match=words):
-        jalax.log_evidence(wisconsin(), 0.0, key=jax.random.key(0), **changes)
-
-
-def test_reference_of_the_wrong_kind():
-    with pytest.raises(TypeError, match="AtMode"):
-        jalax.log_evidence(wisconsin(), 0.0, key=jax.random.key(0), reference=3.0)

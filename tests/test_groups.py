@@ -1,11 +1,10 @@
-"""group_by: ragged groups as padded arrays, and what it refuses."""
+"""group_by: ragged groups as padded arrays."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import jalax
 from jalax import datasets, models
@@ -71,65 +70,3 @@ def test_a_padded_model_written_by_hand_is_the_factory_s(x64):
         np.testing.assert_allclose(
             log_joint(theta, 0.3, mine), factory.log_joint(theta, 0.3, theirs), rtol=1e-12
         )
-
-
-class Frame(dict):
-    """The part of a DataFrame that group_by looks at (pandas is no dependency of the tests)."""
-
-    @property
-    def columns(self):
-        return list(self)
-
-
-class Categorical(np.ndarray):
-    class cat:
-        categories = ("east", "north", "south", "west", "nowhere")
-
-
-@pytest.mark.parametrize(
-    ("data", "key", "error", "words"),
-    [
-        ([1.0, 2.0], "school", TypeError, "DataFrame or a dict of arrays, got list"),
-        (ragged(), "village", ValueError, "no column 'village'.*'count', 'school'"),
-        ({"school": ragged()["school"]}, "school", ValueError, "at least one column"),
-        ({**ragged(), "mask": np.ones(40)}, "school", ValueError, "called 'mask'"),
-        ({**ragged(), "z": np.ones(7)}, "school", ValueError, "'z' has 7 rows.* 40 group labels"),
-        ({**ragged(), "z": 3.0}, "school", ValueError, "'z' is a single number"),
-        ({**ragged(), "z": ["a"] * 40}, "school", TypeError, "'z' is not numeric"),
-        (ragged(), np.array([1.0, np.nan] * 20), ValueError, "fractions or NaN"),
-        (ragged(), ["a", None] * 20, ValueError, "missing labels"),
-        (ragged(), np.ones((40, 1)), ValueError, "one label for each observation"),
-        (
-            Frame(ragged(), school=ragged()["school"].view(Categorical)),
-            "school",
-            ValueError,
-            "group 'nowhere' of column 'school' has no rows",
-        ),
-    ],
-)
-def test_bad_input(data, key, error, words):
-    with pytest.raises(error, match=words):
-        jalax.group_by(data, key)
-
-
-def log_joint(theta, x, data):
-    rows = -0.5 * jnp.sum(jnp.where(data["mask"], (data["y"] - x) ** 2, 0.0))
-    return rows - 0.5 * (x - theta) ** 2
-
-
-def test_a_group_without_rows_is_refused_before_the_fit():
-    groups = jalax.group_by({"y": np.arange(5.0)}, [0, 0, 1, 1, 2])
-    groups.data["mask"][1] = False
-    model = jalax.GroupedModel(log_joint, jnp.zeros(()), groups.data)
-    with pytest.raises(ValueError, match="the mask of group 1 is all zero"):
-        jalax.fit(model, 0.0, key=jax.random.key(0))
-
-
-def test_ragged_groups_without_a_mask_are_pointed_to_group_by():
-    ragged = np.empty(2, object)
-    ragged[:] = [np.arange(2.0), np.arange(3.0)]
-    model = jalax.GroupedModel(log_joint, jnp.zeros(()), {"y": ragged})
-    with pytest.raises(TypeError, match="pad groups of different length"):
-        jalax.fit(model, 0.0, key=jax.random.key(0))
-    with pytest.raises(ValueError, match="groups of different length are padded"):
-        jalax.GroupedModel(log_joint, jnp.zeros(()), {"y": [np.arange(2.0), np.arange(3.0)]})

@@ -119,32 +119,6 @@ def test_a_generator_learns_to_draw():
     assert left < 0.7 * np.var(pictures - pictures.mean(axis=0))
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        (lambda: models.generator(np.ones((3, 4)), 0), ValueError, "num_latents"),
-        (lambda: models.generator(np.ones((3, 4)), 2, (0,)), ValueError, "hidden"),
-        (lambda: models.factor_analysis(np.ones((5, 3)), 3), ValueError, "smaller than the 3"),
-        (lambda: models.factor_analysis(np.ones(5), 1), ValueError, "must have 2 axes"),
-        (lambda: models.item_response([[1, 2], [0, 1]]), ValueError, "found 2"),
-        (lambda: models.item_response([["a", "b"]]), TypeError, "must hold answers"),
-        (
-            lambda: models.item_response([[1, np.nan], [0, np.nan]]),
-            ValueError,
-            "item 1 has no answer",
-        ),
-        (
-            lambda: models.item_response([[np.nan, np.nan], [0, 1]]),
-            ValueError,
-            "person 0 has no answer",
-        ),
-    ],
-)
-def test_bad_input(make, error, words):
-    with pytest.raises(error, match=words):
-        make()
-
-
 @pytest.mark.slow
 def test_global_weights_of_factor_analysis_collapse_and_say_so(x64):
     """1000 rows, 3000 latents under one set of weights, and the same with weights of their own."""

@@ -168,7 +168,7 @@ def test_a_minibatch_fit_ends_with_evidence_and_errors_of_all_groups(x64):
     assert abs(result.path_log_evidence - last) < 1.0
 
 
-# --- N, and what is refused ---------------------------------------------------------------------
+# --- N --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -184,31 +184,3 @@ def test_the_number_of_particles_grows_with_the_root_of_the_groups():
     assert "sqrt(G)/N = 1.00" in result.summary()
     simulation = float(result.simulation_errors())
     assert abs(float(result.theta) - y.mean()) <= 4.5 * simulation + 1e-4
-
-
-@pytest.mark.parametrize(
-    ("run", "words"),
-    [
-        (lambda m: jalax.fit(m, key=jax.random.key(0), group_batch=0), "positive number of groups"),
-        (lambda m: m.replace(group_batch=2.5), "positive number of groups, or None, got 2.5"),
-        (
-            lambda m: jalax.models.hierarchical_normal(jnp.ones(3)).replace(group_batch=2),
-            "for models whose latents fall into groups",
-        ),
-        (
-            lambda m: jalax.fit(m, key=jax.random.key(0), algorithm=jalax.JALAEM(minibatch=99)),
-            "1 to 5, got 99",
-        ),
-        (
-            lambda m: jalax.fit(
-                jalax.models.hierarchical_normal(jnp.ones(3)),
-                key=jax.random.key(0),
-                algorithm=jalax.JALAEM(minibatch=2),
-            ),
-            "needs a jalax.GroupedModel",
-        ),
-    ],
-)
-def test_bad_input(run, words):
-    with pytest.raises(ValueError, match=words):
-        run(models.item_response(answers(5, 3)))

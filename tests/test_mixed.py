@@ -1,4 +1,4 @@
-"""Mixed models by formula: the matrices, the density, the fits against lme4, bad input."""
+"""Mixed models by formula: the matrices, the density, the fits against lme4."""
 
 from __future__ import annotations
 
@@ -283,50 +283,3 @@ def test_many_models_are_no_reason_to_warn():
         theta = jax.tree.map(jnp.asarray, model.theta)
         particles = {"school": jnp.zeros((6, 2, 1, 1))}
         _visit.log_joint(model, model.unconstrained(theta), particles)  # a warning is an error
-
-
-# ---------------------------------------------------------------- bad input
-
-BAD = {
-    "unknown column": ("y ~ z + (1|school)", {}, "no column 'z'; the data have y, count"),
-    "unknown factor": ("y ~ x + (1|klass)", {}, "no column 'klass'"),
-    "one level": ("y ~ x + (1|one)", {}, "'one' has one level, 'same'"),
-    "no latent": ("y ~ x", {}, "no random effect"),
-    "no response": ("x + (1|school)", {}, "no response"),
-    "syntax": ("y ~ x + (1|", {}, "cannot be read"),
-    "family": ("y ~ x + (1|school)", {"family": "gamma"}, "family must be one of gaussian"),
-    "not counts": ("y ~ x + (1|school)", {"family": "poisson"}, "needs counts"),
-    "not 0 and 1": ("count ~ x + (1|school)", {"family": "bernoulli"}, "response of 0 and 1"),
-    "trials": ("p(yes, trials) ~ 1 + (1|school)", {"family": "poisson"}, "family='binomial'"),
-    "too many": (
-        "p(trials, count) ~ 1 + (1|school)",
-        {"family": "binomial"},
-        "cannot be greater",
-    ),
-    "text": ("arm ~ x + (1|school)", {}, "not numeric"),
-    "dependent": ("y ~ x + I(2 * x) + (1|school)", {}, "linearly dependent"),
-    "constant": ("one_number ~ x + (1|school)", {}, "in every row"),
-    "a function unknown": ("y ~ frob(x) + (1|school)", {}, "cannot be evaluated"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_gets_a_sentence(case):
-    formula, options, match = BAD[case]
-    frame = FRAME.assign(one_number=1.5)
-    with pytest.raises(ValueError, match=match.replace("(", r"\(").replace("[", r"\[")):
-        jalax.mixed(formula, frame, key=jax.random.key(0), **options)
-
-
-def test_missing_values_are_counted():
-    frame = FRAME.assign(x=FRAME.x.where(FRAME.x < 1))
-    count = int(frame.x.isna().sum())
-    with pytest.raises(ValueError, match=rf"'x' has {count} missing value"):
-        jalax.mixed("y ~ x + (1|school)", frame, key=jax.random.key(0))
-
-
-def test_neither_text_nor_lists_are_data():
-    with pytest.raises(TypeError, match="must be a pandas or polars DataFrame"):
-        jalax.mixed("y ~ x + (1|school)", [1, 2], key=jax.random.key(0))
-    with pytest.raises(TypeError, match="formula must be a string"):
-        jalax.mixed(None, FRAME, key=jax.random.key(0))

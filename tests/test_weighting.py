@@ -122,22 +122,3 @@ def test_many_latents_exact_weights_collapse_tempered_ones_do_not():
     # theta is the mean over 3,000 latents and 40 effective particles of a sum with variance 1/2:
     # its simulation error is below 0.01. ULA's own bias in the mean of a Gaussian is none.
     assert float(tempered.theta) == pytest.approx(y.mean(), abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"weights": jalax.TemperedWeights(1.5)}, ValueError, "above 0 and below 1, got 1.5"),
-        ({"weights": jalax.TemperedWeights(0.2)}, ValueError, "resample at every step"),
-        ({"weights": 0.5}, TypeError, "jalax.TemperedWeights"),
-    ],
-)
-def test_bad_weights_are_refused_before_the_first_step(options, error, words):
-    with pytest.raises(error, match=words):
-        jalax.fit(
-            model(),
-            key=jax.random.key(0),
-            algorithm=jalax.JALAEM(step_size=0.1, **options),
-            start=jalax.Given(particles(30)),
-            num_steps=2,
-        )
