@@ -10,12 +10,13 @@ import dataclasses
 import importlib.util
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from jalax._checks import check_callable, check_number
 from jalax._mesh import Layout
 from jalax._model import Model
 from jalax._processes import is_first, to_host
@@ -100,6 +101,32 @@ class Callback:
         pass
 
 
+def check_callbacks(callbacks: Any, progress: Any) -> tuple[Callback, ...]:
+    """Objects with the three methods, before anything is computed for them."""
+    if isinstance(callbacks, (str, Callback)) or not isinstance(callbacks, Iterable):
+        raise TypeError(
+            f"callbacks must be a list such as [jalax.time_limit(60)], got {callbacks!r}."
+        )
+    found = tuple(callbacks)
+    for callback in found:
+        if not _is_callback(callback):
+            raise TypeError(
+                "callbacks must hold objects such as jalax.time_limit(60) or "
+                f"jalax.stop_when(function), got {callback!r}."
+            )
+    if progress is not None and not _is_callback(progress):
+        raise TypeError(
+            "progress must be a callback, None (a progress bar) or jalax.Callback() (nothing is "
+            f"shown), got {progress!r}."
+        )
+    return found
+
+
+def _is_callback(value: Any) -> bool:
+    methods = ("begin", "after_chunk", "end")
+    return not isinstance(value, type) and all(hasattr(value, name) for name in methods)
+
+
 @dataclasses.dataclass(frozen=True)
 class stop_when(Callback):
     """Stop as soon as `fn(run)` holds at the end of a chunk: `run.step`, `.theta`, `.history`.
@@ -108,6 +135,9 @@ class stop_when(Callback):
     """
 
     fn: Callable[[Run], bool | str]
+
+    def __post_init__(self):
+        check_callable("stop_when's fn", self.fn, "(run) -> bool")
 
     def after_chunk(self, run: Run) -> Stop | None:
         answer = self.fn(run)
@@ -121,6 +151,10 @@ class time_limit(Callback):
     """Stop at the end of the chunk during which `seconds` have passed."""
 
     seconds: float
+
+    def __post_init__(self):
+        expected = "a number, 0 or more"
+        check_number("time_limit's seconds", self.seconds, expected, lambda number: number >= 0)
 
     def after_chunk(self, run: Run) -> Stop | None:
         if run.seconds < self.seconds:

@@ -22,6 +22,7 @@ from jalax._checks import check_count
 from jalax._mesh import Layout, place
 from jalax._options import Optax, Schedule
 from jalax._processes import NOTE, first_says, first_sends, is_first, to_host
+from jalax._programs import Jit
 from jalax._static import Static
 from jalax._store import FileError
 from jalax._types import State
@@ -41,6 +42,8 @@ class checkpoint(Callback):
     every: int = 1000
 
     def __post_init__(self):
+        if not isinstance(self.path, (str, os.PathLike)):
+            raise TypeError(f"checkpoint's path must be a file name, got {self.path!r}.")
         check_count("checkpoint's every", self.every)
 
     def steps_until_due(self, run: Run) -> int:
@@ -170,7 +173,7 @@ def _read(path, layout: Layout | None) -> tuple[dict[str, Any], dict[str, np.nda
     return told["header"], arrays
 
 
-_log_joint = jax.jit(_visit.log_joint)
+_log_joint = Jit(_visit.log_joint)
 
 
 def _check_log_joint(path, run: Run, saved: np.ndarray) -> None:
@@ -202,5 +205,8 @@ def unflatten_state(names: list[str], arrays: dict[str, np.ndarray], like: State
     ]
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(like)]
     if names != expected or shapes != [arrays[name].shape for name in names]:
-        raise FileError(f"{source} holds the state of another algorithm or model.")
+        raise FileError(
+            f"{source} holds the state of another algorithm or model: pass the model and the "
+            "algorithm that it was fitted with."
+        )
     return jax.tree.structure(like).unflatten([jnp.asarray(arrays[name]) for name in names])

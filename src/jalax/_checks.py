@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from jalax import _tree, _visit
 from jalax._model import GroupedModel, Model
 from jalax._processes import to_host
-from jalax._programs import AT_ONCE, QUICKLY, Program
+from jalax._programs import AT_ONCE, QUICKLY, Program, jit
 from jalax._static import traced_once
 from jalax._tree import Tree
 from jalax._types import Algorithm, Cloud
@@ -29,9 +30,15 @@ def check_key(key: Any, num_fits: int | None = None) -> None:
             "jax.random.PRNGKey is brought over by jax.random.wrap_key_data(key). "
             f"Got {type(key).__name__}."
         )
-    shapes = {(), (num_fits,)} if num_fits is not None else {()}
-    if key.shape not in shapes:
-        raise ValueError(f"expected key of shape {sorted(shapes)}, got an array {key.shape}.")
+    if num_fits is None and key.shape != ():
+        raise ValueError(
+            f"key must be one key, got {key.shape} of them: pass key[0], or use jalax.fit_many for "
+            "one fit a key."
+        )
+    if key.shape not in ((), (num_fits,)):
+        raise ValueError(
+            f"key must be one key, or an array of one a fit, ({num_fits},); got {key.shape}."
+        )
 
 
 def prepare_model(model: Any) -> Model:
@@ -79,7 +86,7 @@ def prepare_theta(theta: Tree, model: Model, least: int = 1) -> Tree:
     for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
         if not np.isfinite(np.asarray(leaf)).all():
             name = "theta" + jax.tree_util.keystr(path)
-            raise ValueError(f"the start value {name} is not finite: {leaf}.")
+            raise ValueError(f"the start value {name} is not finite: {leaf}. Pass finite numbers.")
     free = model.unconstrained(theta)
     for path, leaf in jax.tree_util.tree_leaves_with_path(free):
         if not np.isfinite(np.asarray(leaf)).all():
@@ -96,7 +103,10 @@ def _float_leaf(name: str):
         try:
             array = jnp.asarray(leaf)
         except TypeError as error:
-            raise TypeError(f"{where} must be a float array, got {type(leaf).__name__}.") from error
+            kind = f" of {leaf.dtype}" if hasattr(leaf, "dtype") else ""
+            raise TypeError(
+                f"{where} must be a float array, got {type(leaf).__name__}{kind}."
+            ) from error
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(
                 f"{where} must be floating point to be differentiated, got {array.dtype.name}: "
@@ -126,28 +136,45 @@ def data_leaf(path, leaf):
     return array.astype(array.dtype)
 
 
-def check_log_joint(model: Model, theta: Tree) -> None:
-    """log_joint takes (theta, x, data) and returns one float; found out by tracing, not running."""
+def check_log_joint(model: Model, theta: Tree, name: str = "log_joint") -> None:
+    """log_joint takes (theta, x, data) and returns one float."""
     data = model.data
     if isinstance(model, GroupedModel):
         data = jax.tree.map(lambda leaf: leaf[0], data)
     density = traced_once(model.log_joint, model.constrain)
-    try:
-        out = jax.eval_shape(density, theta, model.latent, data)
-    except Exception as error:
-        error.add_note(
-            f"raised inside log_joint(theta, x, data) for theta={_tree.describe(theta)}, "
-            f"x={_tree.describe(model.latent)}, data={_tree.describe(data)}"
-        )
-        raise
-    shape = getattr(out, "shape", None)
-    if shape != ():
+    check_scalar(name, density, {"theta": theta, "x": model.latent, "data": data})
+
+
+def check_scalar(name: str, function: Callable, arguments: dict[str, Tree]) -> None:
+    """The function returns one float for arguments like these."""
+    out = traced(name, function, arguments)
+    if getattr(out, "shape", None) != ():
+        of = "one latent configuration x" if "x" in arguments else next(iter(arguments))
+        like = _tree.describe(arguments.get("x", next(iter(arguments.values()))))
         raise ValueError(
-            f"log_joint must return a scalar, got {_tree.describe(out)} for one latent "
-            f"configuration x={_tree.describe(model.latent)}: sum the terms, jnp.sum(...)."
+            f"{name} must return a scalar, got {_tree.describe(out)} for {of}={like}: sum the "
+            "terms, jnp.sum(...)."
         )
     if not jnp.issubdtype(out.dtype, jnp.floating):
-        raise ValueError(f"log_joint must return a float, got {out.dtype.name}.")
+        raise ValueError(
+            f"{name} must return a float, got {out.dtype.name}: "
+            + ("take its real part." if out.dtype.kind == "c" else "multiply it by 1.0.")
+        )
+
+
+def traced(name: str, function: Callable, arguments: dict[str, Tree]) -> Any:
+    """What the function returns, as shapes: found out by tracing, not running."""
+    try:
+        return jax.eval_shape(function, *arguments.values())
+    except Exception as error:
+        error.add_note(raised_inside(name, arguments))
+        raise
+
+
+def raised_inside(name: str, arguments: dict[str, Tree]) -> str:
+    """A note for an error out of a function of the user's."""
+    shown = ", ".join(f"{key}={_tree.describe(value)}" for key, value in arguments.items())
+    return f"raised inside {name}({', '.join(arguments)}) for {shown}"
 
 
 def check_start(model: Model, theta: Tree, cloud: Cloud, weighted: bool = True) -> None:
@@ -216,7 +243,7 @@ def _doubled(particles: Tree) -> Tree:
 _twice_as_far = Program(_doubled, small=AT_ONCE, large=QUICKLY)
 
 
-@partial(jax.jit, compiler_options=QUICKLY)
+@jit(QUICKLY)
 def _is_steep(model: Model, theta: Tree, particles: Tree):
     """The gradient is infinite, as at an overflow of log p; not so behind a wall,
     jnp.where(x > 0, ..., -jnp.inf), where only log p is."""
@@ -245,8 +272,13 @@ def check_values(value: Any, alive: Any, log_weights: Any, weighted: bool) -> No
             f"{alive.size} particles, though its value is: look for a square root or a norm at "
             "zero, or a jnp.where whose other branch is not finite."
         )
-    if np.any(np.isnan(log_weights)) or np.any(np.all(np.isneginf(log_weights), axis=-1)):
-        raise ValueError("the start's log_weights have a NaN, or are all -inf in a group.")
+    usable = np.all(log_weights < np.inf, axis=-1) & np.any(log_weights > -np.inf, axis=-1)
+    if not usable.all():
+        where = f" in group {np.argmin(usable)}" if len(value) > 1 else ""
+        raise ValueError(
+            f"the start's log_weights have a NaN or +inf, or are all -inf{where}: check them, or "
+            "leave them out."
+        )
     if weighted and value.dtype == np.float32:
         # Over a path the differences of log p add up to that of its ends, each rounded once (see
         # _langevin.weight_gain); measured by reliability/precision.py.
@@ -274,7 +306,10 @@ def check_projection(algorithm: Algorithm, theta: Tree) -> None:
         return
     inside = project(theta)
     if jax.tree.structure(inside) != jax.tree.structure(theta):
-        raise ValueError("project must return a tree like theta.")
+        raise ValueError(
+            f"project must return a tree like theta, {_tree.describe(theta)}; it returned "
+            f"{_tree.describe(inside)}."
+        )
     for (path, a), b in zip(
         jax.tree_util.tree_leaves_with_path(theta), jax.tree.leaves(inside), strict=True
     ):
@@ -298,3 +333,39 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
     return int(value)
+
+
+def check_number(
+    name: str, value: Any, expected: str = "a finite number", holds: Callable = math.isfinite
+) -> Any:
+    """One number that is as expected; of a tracer there is nothing to look at."""
+    if isinstance(value, jax.core.Tracer):
+        return value
+    sentence = f"{name} must be {expected}, got {{}}."
+    try:
+        if isinstance(value, (str, bool)) or np.shape(value) != ():
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(sentence.format(repr(value))) from None
+    if not holds(number):
+        raise ValueError(sentence.format(f"{number:g}"))
+    return number
+
+
+def check_positive(name: str, value: Any) -> Any:
+    """A number above 0; infinity is one."""
+    return check_number(name, value, "a positive number", lambda number: number > 0)
+
+
+def check_fraction(name: str, value: Any, what: str = "a number", ends: bool = False) -> Any:
+    """A number between 0 and 1, with or without the two."""
+    if ends:
+        return check_number(name, value, f"{what} from 0 to 1", lambda number: 0 <= number <= 1)
+    return check_number(name, value, f"{what} between 0 and 1", lambda number: 0 < number < 1)
+
+
+def check_callable(name: str, value: Any, call: str) -> None:
+    """A function, which is called like `call`."""
+    if not callable(value) or isinstance(value, type):
+        raise TypeError(f"{name} must be a function {call}, got {value!r}.")

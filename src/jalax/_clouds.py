@@ -7,7 +7,6 @@ which of them to trust.
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from jalax import _batches, _curvature, _information, _mesh, _tempering, _tree, 
 from jalax._information import FLAT, Moments
 from jalax._model import Model
 from jalax._processes import to_host
-from jalax._programs import AT_ONCE, BRISKLY, PLAINLY, QUICKLY, Program, fold_in, split
+from jalax._programs import AT_ONCE, BRISKLY, PLAINLY, QUICKLY, Jit, Program, fold_in, jit, split
 from jalax._reference import AtMode, Prepared, fitted_to, normalisation
 from jalax._starts.importance import importance_cloud, thinned
 from jalax._tempering import pooled_k
@@ -253,8 +252,8 @@ def average_in_z(log_z: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
 # --- the compiled parts -----------------------------------------------------------------------
 
 
-refit = jax.jit(fitted_to)
-check_normalisation = jax.jit(normalisation)
+refit = Jit(fitted_to)
+check_normalisation = Jit(normalisation)
 
 
 def _prepare(key, reference, model: Model, theta: Tree) -> Prepared:
@@ -304,7 +303,7 @@ def _join(a: _Sums, b: _Sums) -> _Sums:
     )
 
 
-@partial(jax.jit, static_argnames="num_particles")
+@jit(static_argnames="num_particles")
 def make_plan(key, model, theta, prepared, moves, num_particles: int) -> _tempering.Plan:
     return _tempering.pilot(
         key,
@@ -318,7 +317,7 @@ def make_plan(key, model, theta, prepared, moves, num_particles: int) -> _temper
     )
 
 
-@partial(jax.jit, static_argnames="num_particles")
+@jit(static_argnames="num_particles")
 def _legs(keys, model, theta, prepared, plan, moves, num_particles: int) -> _tempering.Leg:
     def leg(key):
         return _tempering.run_leg(
@@ -340,7 +339,7 @@ def low_noise(key, model: Model, theta: Tree) -> Moments | None:
     return _low_noise(key, model, theta, prepared, 8 * default_particles(model))
 
 
-@partial(jax.jit, static_argnames="draws")
+@jit(static_argnames="draws")
 def _low_noise(key, model: Model, theta: Tree, prepared: Any, draws: int) -> Moments:
     particles = prepared.sample(key, model, theta, draws)
     visit = _visit.evaluate(model, theta, particles)
@@ -352,7 +351,7 @@ def _low_noise(key, model: Model, theta: Tree, prepared: Any, draws: int) -> Mom
     return _mesh.everywhere(model, found)
 
 
-@jax.jit
+@jit()
 def _moments_of_legs(model: Model, theta: Tree, legs: _tempering.Leg) -> Moments:
     """Replicates weighted by their Z, group by group; the noise from their spread."""
     each = jax.vmap(lambda leg: _information.scores_by_group(model, theta, leg))(legs)

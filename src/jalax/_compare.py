@@ -12,10 +12,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
-from jalax import _mesh, _store
+from jalax import _checks, _mesh, _store
 from jalax._evidence import Evidence
 from jalax._information import LIMIT, moments
 from jalax._mesh import Layout
+from jalax._model import Model
+from jalax._programs import jit
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
 from jalax._tree import Tree
@@ -58,6 +60,9 @@ class Comparison:
     def log_bayes_factor(self, first: str, second: str) -> tuple[float, float]:
         """log evidence of `first` over `second`, and its standard error."""
         by_name = {row.name: row for row in self.rows}
+        for name in (first, second):
+            if name not in by_name:
+                raise ValueError(f"there is no fit {name!r} here, only {list(by_name)}.")
         a, b = by_name[first], by_name[second]
         return a.log_evidence - b.log_evidence, float(np.hypot(a.error, b.error))
 
@@ -132,9 +137,19 @@ def compare(
     Returns:
         A `Comparison`: print it, `plot()`, `to_dataframe()`, `log_bayes_factor(a, b)`.
     """
+    if not isinstance(results, Mapping):
+        raise TypeError(
+            f"results must be a dict {{name: FitResult}}, got {type(results).__name__}."
+        )
+    _checks.check_callable("observed", observed, "of a model's data")
     if len(results) < 2:
         raise ValueError(f"compare needs two or more fits by name, got {list(results)}.")
-    evidences = _evidences(results, observed, mesh)
+    marks = _marks(results, observed)
+    if theta_log_prior is not None:
+        for name, result in results.items():
+            log_prior = _prior(theta_log_prior, name)
+            _checks.check_scalar("theta_log_prior", log_prior, {"theta": result.free})
+    evidences = _evidences(results, marks, mesh)
     values = {name: evidence.value for name, evidence in evidences.items()}
     if theta_log_prior is not None:
         for name, result in results.items():
@@ -185,16 +200,22 @@ def _origin(result: FitResult, name: str) -> Any:
     return result.origin
 
 
-def _evidences(
-    results: Mapping[str, FitResult], observed: Callable[[Tree], Tree], mesh: Any
-) -> dict[str, Evidence]:
-    """The evidence of every fit, once it is clear that they can be compared."""
+def _marks(results: Mapping[str, FitResult], observed: Callable[[Tree], Tree]) -> dict[str, Any]:
+    """What was observed, as a fingerprint."""
     marks = {}
     for name, result in results.items():
         if not isinstance(result, FitResult):
-            raise TypeError(f"{name!r} is a {type(result).__name__}, not a FitResult.")
+            kind = type(result).__name__
+            raise TypeError(f"compare takes FitResults; {name!r} is of type {kind}.")
         data = observed(_origin(result, name).model.data)
         marks[name] = _store.fingerprint(data)
+    return marks
+
+
+def _evidences(
+    results: Mapping[str, FitResult], marks: dict[str, Any], mesh: Any
+) -> dict[str, Evidence]:
+    """The evidence of every fit, once it is clear that they can be compared."""
     first = next(iter(marks))
     for name, mark in marks.items():
         if mark != marks[first]:
@@ -223,11 +244,20 @@ def _evidence_on(mesh: Any, result: FitResult) -> Evidence | None:
 
 
 def _prior(theta_log_prior: Any, name: str) -> Callable[[Tree], Any]:
-    if not isinstance(theta_log_prior, Mapping):
-        return theta_log_prior
-    if name not in theta_log_prior:
-        raise ValueError(f"theta_log_prior has no entry for {name!r}.")
-    return theta_log_prior[name]
+    found = theta_log_prior
+    if isinstance(theta_log_prior, Mapping):
+        if name not in theta_log_prior:
+            raise ValueError(f"theta_log_prior has no entry for {name!r}.")
+        found = theta_log_prior[name]
+    _checks.check_callable("theta_log_prior", found, "of theta, or a dict of them by name")
+    return found
+
+
+@jit()
+def _louis(key, model: Model, theta: Tree) -> Any:
+    """The observed information about theta."""
+    cloud = Laplace()(key, model, theta, 2000)
+    return moments(model, theta, cloud.particles, cloud.log_weights).observed
 
 
 def _laplace_correction(name: str, result: FitResult, log_prior: Callable[[Tree], Any]) -> float:
@@ -239,12 +269,11 @@ def _laplace_correction(name: str, result: FitResult, log_prior: Callable[[Tree]
             f"{name!r} has {flat.size} parameters, more than the {LIMIT} whose information is held."
         )
     key = jax.random.fold_in(origin.key, 2)
-    cloud = Laplace()(key, origin.model, unravel(flat), 2000)
 
     def prior(t):
         return log_prior(unravel(t))
 
-    louis = moments(origin.model, unravel(flat), cloud.particles, cloud.log_weights).observed
+    louis = _louis(key, origin.model, unravel(flat))
     information = louis - jax.hessian(prior)(flat)
     sign, log_det = jnp.linalg.slogdet(information)
     if not bool(sign > 0):

@@ -14,7 +14,7 @@ import numpy as np
 
 from jalax._model import Model, Outside
 from jalax._static import Static
-from jalax._tree import Tree
+from jalax._tree import Tree, describe
 
 
 def require_numpyro() -> ModuleType:
@@ -23,7 +23,7 @@ def require_numpyro() -> ModuleType:
         import numpyro.distributions
     except ImportError as error:
         raise ImportError(
-            "this needs NumPyro, which is not installed: pip install jalax[numpyro]"
+            "this needs NumPyro, which is not installed: pip install 'jalax[numpyro]'."
         ) from error
     return numpyro
 
@@ -205,7 +205,7 @@ def spread(constraints: Any, tree: Tree, where: str) -> list[Bijection | None]:
     else:
         raise ValueError(
             f"the constraints of {where} are not a tree like it: {type(constraints).__name__} of "
-            f"{len(constraints)} for {jax.tree.structure(tree)}."
+            f"{len(constraints)} for {describe(tree)}."
         )
     return [b for c, part, name in parts for b in spread(c, part, f"{where}[{name!r}]")]
 

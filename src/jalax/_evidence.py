@@ -37,8 +37,9 @@ from jalax._reference import (
     Prepared,
     Proposal,
     as_reference,
+    check_reference,
 )
-from jalax._tempering import MALA
+from jalax._tempering import MALA, check_moves
 from jalax._tree import Tree
 
 # Beyond 0.7 the mean of the weights cannot be relied on (Vehtari et al.); beyond 0.5 it has no
@@ -86,7 +87,7 @@ class Evidence:
         """A confidence interval, with the t quantile of the error's degrees of freedom."""
         from scipy.special import ndtri, stdtrit  # scipy comes with jax
 
-        tail = 0.5 + level / 2
+        tail = 0.5 + _checks.check_fraction("level", level) / 2
         finite = np.isfinite(self.degrees_of_freedom)
         q = float(stdtrit(self.degrees_of_freedom, tail) if finite else ndtri(tail))
         return self.value - q * self.error, self.value + q * self.error
@@ -161,8 +162,16 @@ def log_evidence(
         num_particles = _checks.check_count("num_particles", num_particles, 25)
         _mesh.check_particles(model.layout, num_particles)
     num_replicates = _checks.check_count("num_replicates", num_replicates, 2)
-    if error is not None and not error > 0:
-        raise ValueError(f"error is the standard error asked for, positive; got {error}.")
+    if error is not None:
+        expected = "a positive number, the standard error asked for"
+        error = _checks.check_number("error", error, expected, lambda number: number > 0)
+    if max_particles is not None:
+        max_particles = _checks.check_count("max_particles", max_particles)
+    if moves is not None:
+        check_moves("moves", moves)
+    reference = AtMode() if reference is None else reference
+    with _mesh.as_ours(layout):
+        check_reference(reference, model, theta)
     budget = Budget(num_particles, num_replicates, max_particles, error)
     evidence, _ = estimate(key, model, theta, budget, reference, moves)
     _warn(evidence, stacklevel=3)
@@ -195,6 +204,8 @@ def _estimate(
     key_prepare, key_pilot, key_run = split(key, 3)
     drawn_up = as_reference(AtMode() if reference is None else reference)
     prepared = prepare(key_prepare, drawn_up, model, theta)
+    if reference is not None:  # asked for by the user: there is no fit to lose
+        _check_mode(prepared)
     messages = _reference_messages(prepared, key_prepare, model, theta)
     budget = budget.filled(model)
     clouds = Clouds(key_run, budget)
@@ -260,6 +271,19 @@ def _report(total: Total, messages: list[str], temperatures: int, clouds: Clouds
         groups=groups,
         messages=tuple(messages),
     )
+
+
+def _check_mode(prepared: Any) -> None:
+    for part in getattr(prepared, "parts", [prepared]):
+        value = to_host(part.mode.log_joint) if hasattr(part, "mode") else np.zeros(1)
+        bad = ~np.isfinite(value)
+        if bad.any():
+            place = f" of group {np.argmax(bad)}" if len(value) > 1 else ""
+            raise ValueError(
+                f"log_joint is {value[bad][0]} at the mode{place}, which is searched from the "
+                "model's example latent: check latent, theta and the data for values outside the "
+                "model's domain."
+            )
 
 
 def _reference_messages(prepared: Any, key, model: Model, theta: Tree) -> list[str]:

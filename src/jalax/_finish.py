@@ -20,7 +20,7 @@ from jalax._clouds import Budget
 from jalax._evidence import Evidence
 from jalax._information import FLAT, LIMIT, Metric, Moments
 from jalax._model import Model
-from jalax._programs import fold_in
+from jalax._programs import Jit, fold_in
 from jalax._tree import Tree
 
 MAX_SCORING = 6
@@ -139,7 +139,7 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
         def constrained(t):
             return ravel_pytree(model.constrained(unravel(t)))[0]
 
-        jacobian = np.asarray(jax.jit(jax.jacfwd(constrained))(flat_theta), float)
+        jacobian = np.asarray(Jit(jax.jacfwd(constrained))(flat_theta), float)
     uncertainty = Uncertainty(
         names_of(theta), covariance, simulation, freedom, metric.basis.T[~known], jacobian
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -16,7 +15,7 @@ from jax.sharding import Mesh
 
 from jalax import _checks, _clouds, _information, _loop, _mesh
 from jalax._algorithms.jala_em import JALAEM
-from jalax._callbacks import Callback, Run
+from jalax._callbacks import Callback, Run, check_callbacks
 from jalax._checkpoint import checkpoint, unflatten_state
 from jalax._drive import capacity_of, drive, with_progress
 from jalax._faults import naming_knobs, termination_as_interrupt
@@ -25,9 +24,10 @@ from jalax._model import Model
 from jalax._options import canonical
 from jalax._outcome import result_of
 from jalax._processes import to_host
-from jalax._programs import AT_ONCE, QUICKLY, Program, fold_in, split
+from jalax._programs import AT_ONCE, QUICKLY, Program, fold_in, jit, split
+from jalax._reference import as_reference
 from jalax._result import FitResult, SavedState
-from jalax._starts.importance import Laplace
+from jalax._starts.importance import Importance, Laplace
 from jalax._starts.tempered import Tempered
 from jalax._tree import Tree
 from jalax._types import Algorithm, Cloud, Start, State
@@ -97,12 +97,13 @@ def fit(
     """
     _checks.check_key(key)
     assert key is not None
+    callbacks = check_callbacks(callbacks, progress)
     model = _checks.prepare_model(model)
     layout = _mesh.layout_for(model, mesh)
     given = _mesh.automatic((model, theta, key, algorithm, start, state))
     model, theta, key, algorithm, start, state = given
     with _mesh.as_ours(layout), naming_knobs(model):
-        algorithm = _prepare(algorithm)
+        algorithm = prepare_algorithm(algorithm)
         if group_batch is not None:
             model = model.replace(group_batch=group_batch)
         if particle_batch is not None:
@@ -121,7 +122,7 @@ def fit(
             _checks.check_log_joint(model, theta)
             algorithm = filled(algorithm, theta)
             _checks.check_projection(algorithm, theta)
-            begin, count = _prepare_start(start, model, algorithm, num_particles)
+            begin, count = _prepare_start(start, model, theta, algorithm, num_particles)
             if start is None:
                 # For a GPU its compiler wants to try things on it, and on a mesh only the start
                 # itself knows how its particles lie.
@@ -207,7 +208,7 @@ def needs_tempering(k_hat: Any, error: Any) -> bool:
     return bool(np.median(k_hat) > 0.7 or np.max(error) > 0.2)
 
 
-def _prepare(given: Algorithm | None) -> Algorithm:
+def prepare_algorithm(given: Algorithm | None) -> Algorithm:
     algorithm: Any = JALAEM() if given is None else given
     if isinstance(algorithm, type) or not hasattr(algorithm, "step"):
         raise TypeError(
@@ -216,19 +217,32 @@ def _prepare(given: Algorithm | None) -> Algorithm:
     return canonical(algorithm)
 
 
+def start_as_tree(start: Any) -> Any:
+    """With arrays for numbers; a pair of functions, which are none, as a reference."""
+    if isinstance(start, (Importance, Tempered)):
+        start = dataclasses.replace(start, reference=as_reference(start.reference))
+    return canonical(start, jnp.asarray)
+
+
 def _prepare_start(
-    start: Start | None, model: Model, algorithm: Algorithm, num_particles: int | None
+    given_start: Start | None,
+    model: Model,
+    theta: Tree,
+    algorithm: Algorithm,
+    num_particles: int | None,
 ) -> tuple[Start, int]:
     """The start as a pytree, and the number of particles in each group."""
     automatic = getattr(algorithm, "automatic", False)
     groups = model.num_groups
-    if start is None:
-        start = default_start(model)
+    start: Any = default_start(model) if given_start is None else given_start
     if not dataclasses.is_dataclass(start) or isinstance(start, type):
         raise TypeError(
             "start must be an object such as jalax.Given(particles) or jalax.FromSampler(fn), got "
             f"{start!r}."
         )
+    if hasattr(start, "check"):
+        start.check(model, theta)
+    start = start_as_tree(start)
     inner = getattr(algorithm, "num_inner", None)  # SOUL: the chain's states are the particles
     brought = start.count(model) if hasattr(start, "count") else None
     counts = {
@@ -246,12 +260,10 @@ def _prepare_start(
     if not given and model.layout is not None:  # the next number that spreads evenly
         count += -count % model.layout.size("particles")
     _mesh.check_particles(model.layout, count)
-    return canonical(start, jnp.asarray), _checks.check_count(
-        "num_particles", count, algorithm.min_particles
-    )
+    return start, _checks.check_count("num_particles", count, algorithm.min_particles)
 
 
-@partial(jax.jit, static_argnames="num_particles")
+@jit(static_argnames="num_particles")
 def _draw(key, start: Start, model: Model, theta: Tree, num_particles: int) -> Cloud:
     return start(key, model, theta, num_particles)
 
@@ -271,7 +283,10 @@ def _continued(state: State | SavedState, algorithm: Algorithm, model: Model, th
     elif isinstance(state, State):
         shape, theta = state.log_weights.shape, state.theta
     else:
-        raise TypeError(f"state must be the state of a FitResult, got {type(state).__name__}.")
+        hint = ": pass result.state" if isinstance(state, FitResult) else ""
+        raise TypeError(
+            f"state must be the state of a FitResult, got {type(state).__name__}{hint}."
+        )
     particles = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((*shape, *x.shape), x.dtype), model.latent
     )

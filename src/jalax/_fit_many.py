@@ -13,26 +13,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jalax import _checks, _loop, _mesh
-from jalax._callbacks import Callback, Run
+from jalax import _checks, _loop, _mesh, _tree
+from jalax._callbacks import Callback, Run, check_callbacks
 from jalax._checkpoint import checkpoint
 from jalax._drive import advice, capacity_of, drive, with_progress
+from jalax._faults import naming_knobs, termination_as_interrupt
 from jalax._finish import Finished
 from jalax._fit import (
     _num_steps,
-    _prepare,
     _prepare_start,
     default_start,
     filled,
     needs_tempering,
+    prepare_algorithm,
+    start_as_tree,
 )
-from jalax._faults import naming_knobs, termination_as_interrupt
 from jalax._mesh import Layout
 from jalax._model import Model
-from jalax._options import canonical, strong_float
+from jalax._options import strong_float
 from jalax._outcome import finish_alone, finished_as_json, finished_from_json, result_of
 from jalax._processes import everyone_says, several, to_host
-from jalax._programs import QUICKLY
+from jalax._programs import QUICKLY, jit
 from jalax._result import FitResult
 from jalax._starts.importance import Laplace
 from jalax._starts.tempered import Tempered
@@ -120,8 +121,9 @@ def fit_many(
     """
     shape = getattr(key, "shape", ())
     _checks.check_key(key, shape[0] if shape else None)
+    callbacks = check_callbacks(callbacks, progress)
     layout = _mesh.of_fits(mesh)
-    algorithm = _prepare(algorithm)
+    algorithm = prepare_algorithm(algorithm)
     num_steps = _num_steps(num_steps, algorithm)
     chunk_size = _checks.check_count("chunk_size", chunk_size)
     if any(isinstance(callback, checkpoint) for callback in callbacks):
@@ -129,7 +131,9 @@ def fit_many(
     model = _checks.prepare_model(model)
     theta = model.theta if theta is None else theta
     if dataclasses.is_dataclass(start) and not isinstance(start, type):
-        start = canonical(start, jnp.asarray)
+        start = start_as_tree(start)
+    if axes is not None and not isinstance(axes, Mapping):
+        raise TypeError(f"axes must be a dict such as {{'theta': 0}}, got {axes!r}.")
     axes, given_start = dict(axes or {}), start
     if theta is not None:
         one_theta = theta
@@ -158,7 +162,9 @@ def fit_many(
     one = _pick(inputs, leaf_axes, 0)
     first_theta = _checks.prepare_theta(one.theta, one.model)
     _checks.check_log_joint(one.model, first_theta)
-    _, num_particles = _prepare_start(one.start, one.model, one.algorithm, num_particles)
+    _, num_particles = _prepare_start(
+        one.start, one.model, first_theta, one.algorithm, num_particles
+    )
     # Thousands of fits are looked at one by one: on the host, where indexing is cheap.
     host = jax.tree.map(np.asarray, inputs)
     for i in range(count):
@@ -227,30 +233,55 @@ def _axes(inputs: _Inputs, axes: dict[str, Any]) -> list[int | None]:
     if unknown:
         raise ValueError(f"axes names {unknown}; it knows {known}.")
 
-    def spread(tree: Tree, axis: Any) -> Tree:
-        # A prefix, as in jax.vmap: one 0 stands for all the leaves below it.
-        if axis is None or axis == 0:
-            return jax.tree.map(lambda _: axis == 0, tree)
-        if isinstance(axis, int):
+    def named(name: str, tree: Tree) -> Tree:
+        axis = axes.get(name)
+        if axis is not None and not jax.tree.leaves(tree):
             raise ValueError(
-                f"axes takes 0, the leading axis, or None; got {axis}: move that axis to the front."
+                f"axes says that {name} leads with the fit axis, but it holds no array: {tree!r}."
             )
-        return jax.tree.map(
-            lambda a, part: spread(part, a), axis, tree, is_leaf=lambda a: a is None
-        )
+        try:
+            return _spread(tree, axis)
+        except _AnotherTree as error:
+            raise ValueError(
+                f"axes[{name!r}] is not 0, nor a tree like {name}, {_tree.describe(tree)}; got "
+                f"{axis!r}."
+            ) from error
 
     algorithm = dataclasses.replace(
         inputs.algorithm,
-        **{name: spread(getattr(inputs.algorithm, name), axes.get(name)) for name in options},
+        **{name: named(name, getattr(inputs.algorithm, name)) for name in options},
     )
     model = jax.tree.map(lambda _: False, inputs.model)
     mapped = _Inputs(
         algorithm=algorithm,
-        model=model.replace(data=spread(inputs.model.data, axes.get("data"))),
-        theta=spread(inputs.theta, axes.get("theta")),
-        start=spread(inputs.start, axes.get("start")),
+        model=model.replace(data=named("data", inputs.model.data)),
+        theta=named("theta", inputs.theta),
+        start=named("start", inputs.start),
     )
     return [0 if leads else None for leads in jax.tree.leaves(mapped)]
+
+
+class _AnotherTree(Exception):
+    pass
+
+
+def _spread(tree: Tree, axis: Any) -> Tree:
+    """A prefix, as in jax.vmap: one 0 stands for all the leaves below it."""
+    if axis is None or (isinstance(axis, int) and axis == 0):
+        return jax.tree.map(lambda _: axis == 0, tree)
+    if isinstance(axis, int):
+        raise ValueError(
+            f"axes takes 0, the leading axis, or None; got {axis}: move that axis to the front."
+        )
+    if jax.tree_util.all_leaves([axis]):
+        raise _AnotherTree
+    below = jax.tree.structure(axis, is_leaf=lambda a: a is None)
+    try:
+        parts = below.flatten_up_to(tree)
+    except (ValueError, TypeError) as error:
+        raise _AnotherTree from error
+    each = jax.tree.leaves(axis, is_leaf=lambda a: a is None)
+    return below.unflatten([_spread(part, a) for part, a in zip(parts, each, strict=True)])
 
 
 def _count(inputs: _Inputs, axes: list[int | None], num_fits: int | None, key: Any) -> int:
@@ -261,7 +292,7 @@ def _count(inputs: _Inputs, axes: list[int | None], num_fits: int | None, key: A
     leaves = jax.tree_util.tree_leaves_with_path(inputs)
     for (path, leaf), axis in zip(leaves, axes, strict=True):
         if axis == 0:
-            name = jax.tree_util.keystr(path)
+            name = jax.tree_util.keystr(path).removeprefix(".")
             if jnp.ndim(leaf) == 0:
                 raise ValueError(
                     f"axes says that {name} leads with the fit axis, but it is a scalar."
@@ -323,7 +354,7 @@ def _finish_together(
     return done
 
 
-@partial(jax.jit, static_argnames=("axes", "num_particles", "layout"), compiler_options=QUICKLY)
+@jit(QUICKLY, static_argnames=("axes", "num_particles", "layout"))
 def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int, layout: Layout | None):
     """First states, with what the checks want to see of their particles."""
 

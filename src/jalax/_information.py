@@ -137,6 +137,8 @@ def _moments(
     few = max(32, min(SECOND_DERIVATIVES // passes, numbers))
     first = jax.tree.map(lambda x: x[:, :few], particles)
     share = weights[:, :few]
+    # A draw so far out that its weight is 0 may have no derivative, and 0 times that is NaN.
+    first = _tree.select(share > 0, first, _visit.heaviest(particles, log_weights))
     share = share / jnp.maximum(jnp.sum(share, axis=1, keepdims=True), 1e-30)
 
     def values(t):
@@ -186,7 +188,8 @@ def scores_by_group(model: Model, theta: Tree, cloud: Any) -> Float[Array, "G P"
     weights = _weights.normalise(cloud.log_weights)
 
     def each(t):
-        return jnp.sum(weights * _visit.log_joint(model, unravel(t), cloud.particles), axis=1)
+        value = _visit.log_joint(model, unravel(t), cloud.particles)
+        return jnp.sum(jnp.where(weights > 0, weights * value, 0.0), axis=1)
 
     return jax.jacfwd(each)(flat)
 

@@ -89,14 +89,24 @@ def check_preconditioner(model: Model, value: Any) -> None:
     if not all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(value)):
         raise ValueError("a preconditioner must be positive and finite; this one has NaN or inf.")
     if not dense:
-        if any(not np.all(np.asarray(leaf) > 0) for leaf in jax.tree.leaves(value)):
-            raise ValueError("a diagonal preconditioner must be positive in every entry.")
+        least = min(float(np.min(np.asarray(leaf))) for leaf in jax.tree.leaves(value))
+        if not least > 0:
+            raise ValueError(
+                f"a diagonal preconditioner must be positive in every entry, found {least:g}."
+            )
         return
     matrix = np.asarray(value).reshape((-1, size, size))
     if not np.allclose(matrix, np.swapaxes(matrix, 1, 2), rtol=1e-4):
-        raise ValueError("a dense preconditioner must be symmetric.")
-    if not np.all(np.linalg.eigvalsh(matrix) > 0):
-        raise ValueError("a dense preconditioner must be positive definite.")
+        apart = np.max(np.abs(matrix - np.swapaxes(matrix, 1, 2)))
+        raise ValueError(
+            f"a dense preconditioner must be symmetric; two entries differ by {apart:g}: pass "
+            "(P + P.T) / 2."
+        )
+    least = np.min(np.linalg.eigvalsh(matrix))
+    if not least > 0:
+        raise ValueError(
+            f"a dense preconditioner must be positive definite; its least eigenvalue is {least:g}."
+        )
 
 
 def apply(preconditioner: Preconditioner, tree: Tree) -> Tree:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Int
 
 from jalax import _mesh
 from jalax._model import Model
-from jalax._programs import BRISKLY, PLAINLY, Program
+from jalax._programs import BRISKLY, PLAINLY, Program, jit
 from jalax._tree import Tree
 from jalax._types import Algorithm, State
 
@@ -71,7 +71,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
 run_chunk = Program(chunk, small=PLAINLY, large=BRISKLY, static_argnames="capacity")
 
 
-@partial(jax.jit, static_argnames=("capacity", "axes", "layout"), compiler_options=BRISKLY)
+@jit(BRISKLY, static_argnames=("capacity", "axes", "layout"))
 def run_chunk_many(
     keys,
     algorithm: Algorithm,

@@ -135,7 +135,8 @@ def _unconstrain(bijections: dict, shapes: tuple, theta: Tree) -> Tree:
     for name, expected in shapes:
         given = tuple(map(np.shape, jax.tree.leaves(theta[name])))
         if given != expected:
-            raise ValueError(f"theta[{name!r}] must have shape {expected}, got {given}.")
+            wanted, found = (", ".join(map(str, shapes)) for shapes in (expected, given))
+            raise ValueError(f"theta[{name!r}] must have shape {wanted}, got {found}.")
     return to_free(bijections, "theta", dict(theta))
 
 
@@ -158,6 +159,8 @@ def split(fn: Callable, args: Sequence, kwargs: Mapping[str, Any]) -> tuple[dict
             f"args must be a tuple of arguments, got {type(args).__name__}; for one argument "
             "write args=(y,)."
         )
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs must be a dict of arguments, got {type(kwargs).__name__}.")
     try:
         arguments = dict(inspect.signature(fn).bind(*args, **kwargs).arguments)
     except TypeError as error:

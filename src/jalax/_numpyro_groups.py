@@ -15,7 +15,7 @@ from jalax import _numpyro_sites
 from jalax._constrained import to_free, to_user, wrapped
 from jalax._model import GroupedModel
 from jalax._numpyro_sites import Sites
-from jalax._programs import QUICKLY
+from jalax._programs import QUICKLY, Jit
 from jalax._static import Static
 from jalax._tree import Tree
 
@@ -188,7 +188,7 @@ def _check(
 
 def _quick(function: Callable) -> Callable:
     """One compilation, for a single use."""
-    return jax.jit(function, compiler_options=QUICKLY)
+    return Jit(function, QUICKLY)
 
 
 def _doubled(tree: Tree) -> Tree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -55,7 +56,12 @@ def find(fn: Callable, static: dict, data: dict) -> Sites:
     """The sites by one run of the model, with the errors that are known from it."""
     args, kwargs = call_arguments(fn, static, data)
     ready = _Checked(substitute(seed(fn, 0), substitute_fn=init_to_uniform(radius=RADIUS)))
-    sites = trace(ready).get_trace(*args, **kwargs)
+    try:
+        sites = trace(ready).get_trace(*args, **kwargs)
+    except Exception as error:
+        if not _is_ours(error):
+            error.add_note("raised inside the NumPyro model, for the args and kwargs given")
+        raise
     params = {name: site for name, site in sites.items() if site["type"] == "param"}
     hidden = {name: site for name, site in sites.items() if is_latent(site)}
     if not hidden:
@@ -89,6 +95,12 @@ def find(fn: Callable, static: dict, data: dict) -> Sites:
         )
         raise
     return found
+
+
+def _is_ours(error: BaseException) -> bool:
+    """It was raised here, and says what to do."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_globals.get("__name__", "").startswith("jalax.")
 
 
 def is_latent(site: dict) -> bool:

@@ -30,6 +30,10 @@ class Schedule:
     """
 
     def __init__(self, function: Callable, **parameters):
+        if not callable(function):
+            raise TypeError(
+                f"Schedule takes a function (step, **parameters) -> number, got {function!r}."
+            )
         self.function = Static.of(function)
         self.parameters = parameters
 
@@ -73,6 +77,11 @@ class Optax:
     """
 
     def __init__(self, factory: Callable, **options):
+        if not callable(factory):
+            raise TypeError(
+                f"Optax takes a function that makes an optimiser, such as optax.adam, got "
+                f"{factory!r}."
+            )
         self.factory = Static.of(factory)
         numbers = {
             name: value
@@ -125,6 +134,18 @@ def as_optimizer(optimizer: Any) -> Optax | None:
     )
 
 
+def check_optimizer(optimizer: Any) -> None:
+    """Build it once, without its numbers, so that a wrong option is found before the fit."""
+    if not isinstance(optimizer, Optax):
+        return
+    shown = ", ".join([*optimizer.numbers, *optimizer.others])
+    try:
+        jax.eval_shape(lambda given: given._build() and None, optimizer)
+    except Exception as error:
+        error.add_note(f"raised inside {optimizer.factory!r}, given {shown} by jalax.Optax")
+        raise
+
+
 @dataclasses.dataclass(frozen=True)
 class _ReadyMade:
     init: Static
@@ -152,18 +173,25 @@ def canonical(algorithm: Any, convert: Callable | None = None) -> Any:
             changes[field.name] = Static.of(value) if callable(value) else value
         elif field.name == "optimizer":
             changes[field.name] = jax.tree.map(strong_float, as_optimizer(value))
-        elif convert is not None:
-            changes[field.name] = jax.tree.map(convert, value)
         else:
             try:
-                changes[field.name] = as_schedule(value)
+                kept = as_schedule(value) if convert is None else jax.tree.map(convert, value)
             except (TypeError, ValueError) as error:
                 name = f"{type(algorithm).__name__}.{field.name}"
-                raise TypeError(
-                    f"{name} must be a number, an array, or an object its documentation names, "
-                    f"got {value!r}."
-                ) from error
+                raise TypeError(_not_numbers(name, value)) from error
+            changes[field.name] = kept
     return dataclasses.replace(algorithm, **changes)
+
+
+def _not_numbers(name: str, value: Any) -> str:
+    """A sentence for an option that is no number, or for the part of it that is none."""
+    known = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    parts = vars(value) if known else {}
+    for part, given in parts.items():
+        if isinstance(given, str):
+            return f"{type(value).__name__}.{part} must be a number, got {given!r}."
+    kinds = "a number, an array, or an object its documentation names"
+    return f"{name} must be {kinds}, got {value!r}."
 
 
 def strong_float(leaf: Any) -> jax.Array:
@@ -175,14 +203,29 @@ def strong_float(leaf: Any) -> jax.Array:
     return array.astype(array.dtype)
 
 
+def _at_step_0(name: str, schedule: Schedule) -> Any:
+    given = schedule.function.function
+    if isinstance(given, type):
+        raise TypeError(f"{name} must be a number, a schedule or an object, got {given!r}.")
+    try:
+        return schedule(0)
+    except Exception as error:
+        called = ", ".join(["step", *schedule.parameters])
+        error.add_note(f"raised inside {name}, a schedule, which is called as function({called})")
+        raise
+
+
 def require_positive(name: str, value: Any) -> None:
     """A sentence for options that must be finite and larger than zero."""
     if value is None:
         raise ValueError(f"{name} is missing: pass a positive number or a schedule, {name}=...")
-    first = value(0) if isinstance(value, Schedule) else value
+    first = _at_step_0(name, value) if isinstance(value, Schedule) else value
     if isinstance(first, jax.core.Tracer):  # the caller is traced itself: nothing to look at
         return
     numbers = np.asarray(first)
+    if numbers.dtype.kind in "OUS":
+        of = " at step 0" if isinstance(value, Schedule) else ""
+        raise TypeError(f"{name} must be a positive number or a schedule, got {first!r}{of}.")
     if numbers.shape != ():
         raise ValueError(
             f"{name} must be one number, got an array of shape {numbers.shape}; to try several, "

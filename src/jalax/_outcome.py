@@ -16,7 +16,7 @@ from jalax._drive import is_done
 from jalax._evidence import Evidence
 from jalax._minibatch import weighed_to_theta
 from jalax._model import GroupedModel, Model
-from jalax._programs import AT_ONCE, Program, fold_in
+from jalax._programs import AT_ONCE, Jit, Program, fold_in
 from jalax._replay import Origin
 from jalax._result import FitResult
 from jalax._tree import Tree
@@ -215,7 +215,7 @@ def _collapsed(run: Run, history: dict[str, Any]) -> str:
 
 
 _log_evidence = Program(_weights.log_evidence, small=AT_ONCE, large={})
-_weighed_to_theta = jax.jit(weighed_to_theta)
+_weighed_to_theta = Jit(weighed_to_theta)
 
 
 def path_is_off(value: float, error: float, fresh: Evidence) -> str:
@@ -287,4 +287,4 @@ def _outside_the_support(count: int) -> str:
 def _constrain_rows(model: Model, rows: Tree) -> Tree:
     if model.constrain is None:
         return rows
-    return jax.tree.map(np.asarray, jax.jit(jax.vmap(model.constrain))(rows))
+    return jax.tree.map(np.asarray, Jit(jax.vmap(model.constrain))(rows))

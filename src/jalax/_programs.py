@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -36,6 +35,49 @@ AT_ONCE = {**PLAINLY, "xla_backend_optimization_level": 0}
 SMALL = 300_000  # numbers of the data times latents of a group, which a Hessian costs
 
 
+# XLA's library of CPU kernels for products and sums, on by default since jaxlib 0.10.2. It gets
+# the sums of some programs wrong, silently (jax issue 39103; tests/test_runtime.py has one of ours,
+# which jaxlib 0.11.2 still gets wrong): jalax does without it.
+WITHOUT_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
+
+
+@functools.cache
+def careful() -> dict[str, Any]:
+    """The options above, unless this XLA has no such library."""
+    try:
+        jax.jit(lambda: 0, compiler_options=WITHOUT_LIBRARY)()
+    except RuntimeError:
+        return {}
+    return WITHOUT_LIBRARY
+
+
+class Jit:
+    """`jax.jit` with these compiler options, and `careful` ones.
+
+    Every program of jalax is compiled by it. Inside of another program it is a part of that: JAX
+    takes options for the outermost only.
+    """
+
+    def __init__(self, function: Callable, options: dict[str, Any] | None = None, **how: Any):
+        functools.update_wrapper(self, function)
+        self.function, self.options, self.how = function, options or {}, how
+        self.part: Any = jax.jit(function, **how)
+
+    @functools.cached_property
+    def program(self) -> Any:
+        return jax.jit(self.function, compiler_options={**careful(), **self.options}, **self.how)
+
+    def __call__(self, *args, **kwargs):
+        leaves = jax.tree.leaves((args, kwargs))
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        return (self.part if traced else self.program)(*args, **kwargs)
+
+
+def jit(options: dict[str, Any] | None = None, **how: Any) -> Callable[[Callable], Any]:
+    """`Jit` as a decorator."""
+    return lambda function: Jit(function, options, **how)
+
+
 class Program:
     """A jitted function in two versions, `small` and `large` (compiler options of each)."""
 
@@ -47,9 +89,16 @@ class Program:
         large: dict[str, Any],
         static_argnames: str | Sequence[str] = (),
     ):
-        jit = partial(jax.jit, function, static_argnames=static_argnames)
-        self.small: Any = jit(compiler_options=small)
-        self.large: Any = jit(compiler_options=large)
+        self._small = Jit(function, small, static_argnames=static_argnames)
+        self._large = Jit(function, large, static_argnames=static_argnames)
+
+    @property
+    def small(self) -> Any:
+        return self._small.program
+
+    @property
+    def large(self) -> Any:
+        return self._large.program
 
     def __call__(self, *args, **kwargs):
         return self.version(args)(*args, **kwargs)
@@ -93,7 +142,7 @@ def _compiles_plainly() -> bool:
     if jax.default_backend() != "cpu":
         return False
     try:
-        jax.jit(lambda: 0, compiler_options=AT_ONCE)()
+        jax.jit(lambda: 0, compiler_options={**careful(), **AT_ONCE})()
     except RuntimeError:
         return False
     return True

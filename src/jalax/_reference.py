@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Bool, Float
 
-from jalax import _tree, _visit, _weights
+from jalax import _checks, _tree, _visit, _weights
 from jalax._mode import Mode, find_mode, symmetric
 from jalax._model import GroupedModel, Model
 from jalax._static import Static
@@ -53,10 +54,19 @@ class AtMode:
 
     degrees_of_freedom: float | None = dataclasses.field(default=None, metadata={"static": True})
 
+    def check(self, model: Model, theta: Tree) -> None:
+        check_freedom("AtMode", self.degrees_of_freedom)
+
     def prepare(self, key, model: Model, theta: Tree) -> PreparedAtMode:
         del key
         mode = find_mode(model, theta)
         return PreparedAtMode(mode, _freedom(self.degrees_of_freedom, mode))
+
+
+def check_freedom(name: str, given: Any) -> None:
+    """None, or above 0; infinity is a Gaussian."""
+    if given is not None:
+        _checks.check_positive(f"{name}.degrees_of_freedom", given)
 
 
 def _freedom(given: float | None, mode: Mode) -> float:
@@ -137,6 +147,9 @@ class Proposal:
     fn: Callable = dataclasses.field(metadata={"static": True})
     log_density_fn: Callable = dataclasses.field(metadata={"static": True})
 
+    def check(self, model: Model, theta: Tree) -> None:
+        check_density(self.log_density_fn, model, theta)
+
     def prepare(self, key, model: Model, theta: Tree) -> Proposal:
         del key, model, theta
         return Proposal(Static.of(self.fn), Static.of(self.log_density_fn))
@@ -155,8 +168,17 @@ def draw(fn: Callable, key, model: Model, theta: Tree, num: int) -> Tree:
     """`num` draws of fn(key, theta, data) for every group."""
     given = model.constrained(theta)
 
+    def one(key, data):
+        try:
+            return fn(key, given, data)
+        except Exception as error:
+            error.add_note(
+                _checks.raised_inside("the sampler", {"key": key, "theta": given, "data": data})
+            )
+            raise
+
     def group(key, data):
-        return jax.vmap(lambda k: fn(k, given, data))(jax.random.split(key, num))
+        return jax.vmap(lambda k: one(k, data))(jax.random.split(key, num))
 
     if isinstance(model, GroupedModel):
         particles = jax.vmap(group)(jax.random.split(key, model.num_groups), model.data)
@@ -185,9 +207,17 @@ def draw(fn: Callable, key, model: Model, theta: Tree, num: int) -> Tree:
 
 def density(fn: Callable, model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
     """fn(theta, x, data) at every particle of every group."""
+    return _visit.log_joint(_with_density(fn, model), theta, particles)
+
+
+def check_density(fn: Callable, model: Model, theta: Tree) -> None:
+    _checks.check_log_joint(_with_density(fn, model), theta, "log_density")
+
+
+def _with_density(fn: Callable, model: Model) -> Model:
     other = model.replace()
     other.log_joint = Static.of(fn)
-    return _visit.log_joint(other, theta, particles)
+    return other
 
 
 @jax.tree_util.register_dataclass
@@ -207,16 +237,24 @@ class Modes:
     first: Tree
     degrees_of_freedom: float | None = dataclasses.field(default=None, metadata={"static": True})
 
+    def check(self, model: Model, theta: Tree) -> None:
+        check_freedom("Modes", self.degrees_of_freedom)
+        if not all(np.size(leaf) for leaf in jax.tree.leaves(self.first)):
+            raise ValueError(self._not_like(model))
+
+    def _not_like(self, model: Model) -> str:
+        return (
+            f"Modes.first must be shaped like {_tree.describe(model.latent)} with a leading axis, "
+            f"got {_tree.describe(self.first)}."
+        )
+
     def prepare(self, key, model: Model, theta: Tree) -> PreparedModes:
         del key
         rows = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], self.first)
         vectors = _tree.ravel_particles(rows)[0]
         size = ravel_latent(model)[0].size
         if vectors.shape[1] != size:
-            raise ValueError(
-                f"Modes.first must be shaped like {_tree.describe(model.latent)} with a leading "
-                f"axis, got {_tree.describe(self.first)}."
-            )
+            raise ValueError(self._not_like(model))
         modes = [
             find_mode(model, theta, jnp.broadcast_to(v, (model.num_groups, size))) for v in vectors
         ]
@@ -282,11 +320,18 @@ def normalisation(key, prepared: Proposal, model: Model, theta: Tree):
     return jnp.mean(ratio), jnp.std(ratio) / jnp.sqrt(ratio.size)
 
 
+def check_reference(value: Any, model: Model, theta: Tree) -> None:
+    """Outside of jit, where there are numbers to look at."""
+    reference = as_reference(value)
+    if hasattr(reference, "check"):
+        reference.check(model, theta)
+
+
 def as_reference(value: Any) -> Any:
     """A reference, or a pair (sampler, log_density)."""
     if isinstance(value, tuple) and len(value) == 2 and all(callable(part) for part in value):
         return Proposal(Static.of(value[0]), Static.of(value[1]))
-    if not hasattr(value, "prepare"):
+    if isinstance(value, type) or not hasattr(value, "prepare"):
         raise TypeError(
             "reference must be jalax.AtMode(), jalax.Modes(...), or a pair (sampler, log_density) "
             f"of functions, got {value!r}."

@@ -7,7 +7,6 @@ same path, fixed and run again with a fresh key, is exactly Proposition 1: E[Z_h
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any
 
 import jax
@@ -15,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jalax import _weights
+from jalax import _checks, _weights
 from jalax._clouds import average_in_z
 from jalax._evidence import Evidence
 from jalax._model import Model
 from jalax._processes import to_host
+from jalax._programs import jit
 from jalax._theta_step import Limiter
 from jalax._tree import Tree
 from jalax._types import Algorithm, Start
@@ -58,6 +58,9 @@ class FollowPath:
 
 def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) -> Evidence:
     """The evidence at the end of the recorded path, from fresh replicates of the whole fit."""
+    _checks.check_key(key)
+    _checks.check_count("num_particles", num_particles, 2)
+    _checks.check_count("num_replicates", num_replicates, 2)
     if origin is None:
         raise ValueError("replay needs the fit itself, and this result was read from a file.")
     if origin.theta_path is None:
@@ -105,7 +108,7 @@ def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) 
     )
 
 
-@partial(jax.jit, static_argnames="num_particles")
+@jit(static_argnames="num_particles")
 def _runs(keys, algorithm, model: Model, start, theta_0: Tree, num_particles: int):
     """All replicates step by step, behind a leader whose own cloud is in no average.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,27 @@ def residual(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int)
     from blackjax.smc import resampling
 
     return resampling.residual(key, weights, num_samples)
+
+
+def check_scheme(name: str, scheme: Any) -> None:
+    """A function like those above; found out by tracing one of the user's."""
+    if not callable(scheme):
+        raise TypeError(f"{name} must be a function such as jalax.systematic, got {scheme!r}.")
+    if getattr(scheme, "function", scheme) in (systematic, stratified, multinomial, residual):
+        return
+    weights = jax.ShapeDtypeStruct((8,), jnp.result_type(float))
+    try:
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        found = jax.eval_shape(lambda key, weights: scheme(key, weights, 8), key, weights)
+    except Exception as error:
+        error.add_note(f"raised inside {name}(key, weights, num_samples)")
+        raise
+    shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", float)
+    if shape != (8,) or not jnp.issubdtype(dtype, jnp.integer):
+        raise TypeError(
+            f"{name} must return num_samples whole numbers, the ancestors; for 8 it returned "
+            f"{_tree.describe(found)}."
+        )
 
 
 def draw_ancestors(

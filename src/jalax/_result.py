@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax import _weights
+from jalax import _checks, _tree, _weights
 from jalax._evidence import Evidence, log_evidence_at
 from jalax._finish import Uncertainty, names_of, uncertainty_at
 from jalax._mesh import as_ours
@@ -156,7 +156,12 @@ class FitResult:
         None, with a warning that says why, from an algorithm without evidence.
         """
         if self.evidence is None:
-            reason = self.evidence_reason or "the file this result was read from holds no evidence."
+            reason = self.evidence_reason
+            if self.origin is None and self.path_value is not None:  # its reason is the path's
+                reason = (
+                    "the file this result was read from holds no evidence: ask for "
+                    "result.log_evidence before saving."
+                )
             warnings.warn(reason, stacklevel=2)
             return None
         return self.evidence.value
@@ -172,9 +177,14 @@ class FitResult:
         if self.saved_uncertainty is not None:
             return self.saved_uncertainty
         if self.origin is None:
-            raise ValueError("this result was read from a file, which holds no standard errors.")
+            raise ValueError(
+                "this result was read from a file, which holds no standard errors: ask for "
+                "result.standard_errors() before saving."
+            )
         if self.status == Status.DIVERGED:
-            raise ValueError("the fit diverged: there are no standard errors.")
+            raise ValueError(
+                "the fit diverged: there are no standard errors. result.message says what to try."
+            )
         with as_ours(self.origin.model.layout):
             key = jax.random.fold_in(self.origin.key, 2)
             return uncertainty_at(key, self.origin.model, self.free, 0.05)
@@ -198,9 +208,7 @@ class FitResult:
         """
         from scipy.special import ndtri
 
-        if not 0 < level < 1:
-            raise ValueError(f"level is a probability between 0 and 1, got {level}.")
-        q = float(ndtri(0.5 + level / 2))
+        q = float(ndtri(0.5 + _checks.check_fraction("level", level) / 2))
         known = self.uncertainty
         each_by_itself = np.count_nonzero(known.jacobian) <= len(known.names)
         if self.origin is None or not each_by_itself:
@@ -229,6 +237,7 @@ class FitResult:
         """A fresh estimate at the path's last theta against the path replayed."""
         if isinstance(self.state, SavedState):
             raise ValueError("evidence_check needs the fit itself, not a result from a file.")
+        _checks.check_key(key)
         key_fresh, key_replay = jax.random.split(key)
         fresh = log_evidence_at(key_fresh, self.origin.model, self.state.theta)
         return EvidenceCheck(fresh, self.replay(key_replay, num_replicates=num_replicates))
@@ -238,11 +247,12 @@ class FitResult:
 
         Unlike `path_log_evidence` it is unbiased for Z: the path is now fixed in advance.
         """
-        num_particles = num_particles or self.log_weights.shape[-1]
+        num_particles = self.log_weights.shape[-1] if num_particles is None else num_particles
         return replay(self.origin, key, num_particles, num_replicates)
 
     def expectation(self, fn: Callable[[Any], Tree]) -> Tree:
         """The posterior mean of `fn(x)`, x one latent configuration; grouped: one a group."""
+        _checks.check_callable("fn", fn, "of x")
         weights = self.weights
 
         def mean(values):
@@ -250,6 +260,7 @@ class FitResult:
             # A particle of weight zero may hold anything.
             return jnp.sum(jnp.where(w > 0, w * values, 0.0), axis=weights.ndim - 1)
 
+        _checks.traced("fn", fn, {"x": _tree.shapes(self.particles, weights.ndim)})
         mapped = jax.vmap(fn) if weights.ndim == 1 else jax.vmap(jax.vmap(fn))
         return jax.tree.map(mean, mapped(self.particles))
 
@@ -265,6 +276,8 @@ class FitResult:
 
     def resample(self, key, num_samples: int) -> Tree:
         """Equally weighted draws from the particles, (num_samples, ...); grouped (G, ...)."""
+        _checks.check_key(key)
+        num_samples = _checks.check_count("num_samples", num_samples)
         weights = self.weights
         if weights.ndim == 1:
             index = draw_ancestors(key, systematic, weights, num_samples)
@@ -276,8 +289,8 @@ class FitResult:
 
     def theta_average(self, last: float = 0.5) -> Tree:
         """theta averaged over the last fraction of the steps: less noise, same mean."""
-        if not 0 < last <= 1:
-            raise ValueError(f"last is a fraction of the steps, in (0, 1], got {last}.")
+        expected = "a fraction of the steps, above 0 and up to 1"
+        _checks.check_number("last", last, expected, lambda number: 0 < number <= 1)
         rows = self.history["ess"].shape[0]
         first = min(rows - 1, round(rows * (1 - last)))
         return jax.tree.map(lambda leaf: leaf[first:].mean(axis=0), self.history["theta"])

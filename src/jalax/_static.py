@@ -180,8 +180,8 @@ def traced_once(log_joint: Static, constrain: Static | None) -> Callable:
         if _compilations[code] == 4:
             warnings.warn(
                 f"{log_joint!r} is being compiled for the fourth time, each time with other values "
-                "in its closure or globals. Put arrays into data= so that they are traced, and one "
-                "compilation serves them all.",
+                "in its closure or globals. Put arrays into data= (of transport: the schedule), so "
+                "that they are traced and one compilation serves them all.",
                 stacklevel=2,
             )
 

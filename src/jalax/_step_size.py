@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from jalax import _checks, _curvature, _langevin, _tree, _weights
 from jalax._langevin import InverseHessian, Preconditioner
 from jalax._model import Model
+from jalax._programs import jit
 from jalax._starts.importance import Laplace
 from jalax._tree import Tree
 from jalax._visit import Point, evaluate, log_joint_of_vectors, over_groups
@@ -28,6 +29,9 @@ class PilotStep:
     """
 
     cess: float = dataclasses.field(default=0.95, metadata={"static": True})
+
+    def check(self) -> None:
+        _checks.check_fraction("PilotStep.cess", self.cess)
 
     def tune(
         self,
@@ -75,6 +79,10 @@ class PowerIteration:
 
     fraction: float = 0.99
     num_iterations: int = dataclasses.field(default=100, metadata={"static": True})
+
+    def check(self) -> None:
+        _checks.check_positive("PowerIteration.fraction", self.fraction)
+        _checks.check_count("PowerIteration.num_iterations", self.num_iterations)
 
     def tune(
         self, key, model: Model, theta: Tree, particles, log_weights, point, preconditioner
@@ -131,11 +139,14 @@ def auto_step_size(
     theta = _checks.prepare_theta(theta, model)
     _checks.check_log_joint(model, theta)
     rule = PilotStep() if rule is None else rule
-    if not hasattr(rule, "tune"):
+    if isinstance(rule, type) or not hasattr(rule, "tune"):
         raise TypeError(f"rule must be jalax.PilotStep() or jalax.PowerIteration(), got {rule!r}.")
+    if hasattr(rule, "check"):
+        rule.check()
+    num_particles = _checks.check_count("num_particles", num_particles, 2)
     _langevin.check_preconditioner(model, preconditioner)
 
-    @jax.jit
+    @jit()
     def choose(key, model, theta, preconditioner):
         key_start, key_pilot = jax.random.split(key)
         cloud = Laplace()(key_start, model, theta, num_particles)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jalax import _langevin, _tree, _visit, _weights
+from jalax import _checks, _langevin, _tree, _visit, _weights
 from jalax._model import Model
 from jalax._pareto import pareto_k
 from jalax._reference import Prepared
@@ -45,6 +45,14 @@ class JALA:
     target: float = dataclasses.field(default=0.9, metadata={"static": True})
     num_moves = 1
     adjusted = False
+
+
+def check_moves(name: str, moves: Any) -> None:
+    if not isinstance(moves, (MALA, JALA)):
+        raise TypeError(f"{name} must be jalax.MALA() or jalax.JALA(), got {moves!r}.")
+    kind = type(moves).__name__
+    _checks.check_count(f"{kind}.num_moves", moves.num_moves)
+    _checks.check_fraction(f"{kind}.target", moves.target)
 
 
 MOST_WEIGHTS = 2_000_000  # for a k-hat: they have to be sorted

@@ -12,7 +12,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from jalax import _information, _tree, _visit, _weights
+from jalax import _checks, _information, _tree, _visit, _weights
 from jalax._information import Metric, Moments
 from jalax._model import Model
 from jalax._tree import Tree
@@ -36,6 +36,9 @@ class ObservedInformation:
     """
 
     clip: float = dataclasses.field(default=0.005, metadata={"static": True})
+
+    def check(self) -> None:
+        _checks.check_fraction("ObservedInformation.clip", self.clip, ends=True)
 
     def init(self, theta: Tree) -> Moments:
         """Running averages of what the clouds said so far."""
@@ -137,6 +140,9 @@ class Limiter:
 
     cess: float = dataclasses.field(default=0.9, metadata={"static": True})
 
+    def check(self) -> None:
+        _checks.check_fraction("Limiter.cess", self.cess, ends=True)
+
     def scale(
         self,
         model: Model,
@@ -215,6 +221,13 @@ class Averaging:
 
     tolerance: float = 0.05
     min_steps: int = dataclasses.field(default=20, metadata={"static": True})
+
+    def check(self) -> None:
+        at_least_zero = "a number of standard errors, 0 or more"
+        _checks.check_number(
+            "Averaging.tolerance", self.tolerance, at_least_zero, lambda number: number >= 0
+        )
+        _checks.check_count("Averaging.min_steps", self.min_steps, 0)
 
     def init(self, theta: Tree) -> Phase:
         flat, _ = ravel_pytree(theta)

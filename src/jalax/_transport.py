@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,11 +11,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jalax import _checks, _langevin, _tree, _weights
+from jalax._constrained import wrapped
 from jalax._model import Model
 from jalax._options import Schedule, as_schedule, require_positive, strong_float, value_at
-from jalax._resampling import Weighted, multinomial, resample_low, systematic
+from jalax._programs import jit
+from jalax._resampling import Weighted, check_scheme, multinomial, resample_low, systematic
 from jalax._starts.given import Given
-from jalax._static import Static
+from jalax._static import Static, traced_once
 from jalax._tree import Tree
 from jalax._visit import Point, evaluate, weigh
 
@@ -98,30 +99,45 @@ def transport(
     True
     """
     _checks.check_key(key)
-    schedule = jax.tree.map(jnp.asarray, schedule)
+    _checks.check_callable("log_density", log_density, "(t, x) -> scalar")
+    _checks.check_fraction(
+        "resample_below", resample_below, "a fraction of the particles,", ends=True
+    )
+    check_scheme("resample", resample)
+    schedule = _numbers("schedule", schedule, jnp.asarray)
     lengths = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(schedule)}
     if len(lengths) != 1 or lengths == {()} or lengths.pop()[0] < 2:
         raise ValueError(
             "schedule must hold t_0, ..., t_K along one leading axis, two or more of them; got "
             f"{_tree.describe(schedule)}."
         )
-    particles = jax.tree.map(strong_float, particles)
-    if any(leaf.ndim == 0 for leaf in jax.tree.leaves(particles)):
-        raise ValueError("particles must lead with the particle axis (N, ...).")
+    particles = _numbers("particles", particles, strong_float)
+    leaves = jax.tree.leaves(particles)
+    if not leaves or any(leaf.ndim == 0 for leaf in leaves):
+        raise ValueError(
+            f"particles must lead with the particle axis (N, ...), got {_tree.describe(particles)}."
+        )
+    _checks.check_count("the number of particles", leaves[0].shape[0], 2)
     # x is the latent, t is the data, and there is no theta.
     model = Model(
-        lambda _, x, t: log_density(t, x),
+        wrapped(_at, log_density),
         latent=jax.tree.map(lambda leaf: leaf[0], particles),
         data=jax.tree.map(lambda leaf: leaf[0], schedule),
     )
-    _checks.check_log_joint(model, ())
-    size: Any = as_schedule(step_size)
+    one = traced_once(model.log_joint, None)
+    arguments = {"t": model.data, "x": model.latent}
+    _checks.check_scalar("log_density", lambda t, x: one((), x, t), arguments)
+    size: Any = _numbers("step_size", step_size, as_schedule)
     require_positive("step_size", size)
-    preconditioner = jax.tree.map(strong_float, preconditioner)
+    if isinstance(preconditioner, _langevin.InverseHessian):
+        raise TypeError(
+            "the preconditioner of transport is fixed in advance: pass a diagonal or a matrix, got "
+            f"{preconditioner!r}."
+        )
+    preconditioner = _numbers("preconditioner", preconditioner, strong_float)
     _langevin.check_preconditioner(model, preconditioner)
     given = Given(particles, log_weights)
-    num_particles = _checks.check_count("the number of particles", given.count(model), 2)
-    cloud = given(key, model, (), num_particles)
+    cloud = given(key, model, (), given.count(model))
     _checks.check_start(model, (), cloud)
     return _transport(
         key,
@@ -136,7 +152,18 @@ def transport(
     )
 
 
-@partial(jax.jit, static_argnames="scheme")
+def _at(log_density: Callable, _, x: Tree, t: Tree) -> Any:
+    return log_density(t, x)
+
+
+def _numbers(name: str, tree: Tree, convert: Callable) -> Any:
+    try:
+        return convert(tree) if callable(tree) else jax.tree.map(convert, tree)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must hold numbers, got {tree!r}.") from error
+
+
+@jit(static_argnames="scheme")
 def _transport(
     key,
     model: Model,

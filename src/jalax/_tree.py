@@ -140,6 +140,11 @@ def _together(x: Array) -> Array:
     return x.reshape((-1, *x.shape[2:]))
 
 
+def shapes(tree: Tree, lead: int) -> Tree:
+    """Of one entry, `lead` leading axes left out; nothing is computed."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[lead:], x.dtype), tree)
+
+
 def path_name(path: tuple, alone: str) -> str:
     """The name of a leaf, such as beta.0; `alone` where the tree is one leaf."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or alone

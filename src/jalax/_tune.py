@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jalax import _checks
+from jalax import _checks, _tree
 from jalax._callbacks import Callback, Run, Stop
+from jalax._fit import prepare_algorithm
 from jalax._fit_many import fit_many
 from jalax._model import GroupedModel, Model
+from jalax._programs import Jit
 from jalax._result import FitResult
 from jalax._tree import Tree
 from jalax._types import Algorithm, Start, Status
@@ -44,10 +46,13 @@ def lppd(
     >>> round(float(jalax.lppd(fit, held_out)), 4)  # without features it is a fair coin
     -0.6931
     """
+    if not isinstance(result, FitResult):
+        raise TypeError(f"result must be a FitResult, got {type(result).__name__}.")
     model = None if result.origin is None else result.origin.model
     found = _log_predictive(model, log_predictive)
     if isinstance(model, GroupedModel):
         raise TypeError(_NO_GROUPS)
+    _check_predictive(found, result.theta, _tree.shapes(result.particles, 1), data)
     return _score(found, result.theta, result.particles, result.log_weights, data)
 
 
@@ -124,11 +129,18 @@ def tune(
     found = _log_predictive(model, log_predictive)
     num_rows = _num_rows(model, rows)
     num_folds = _checks.check_count("num_folds", num_folds, 2)
+    every = _checks.check_count("every", every)
+    patience = _checks.check_count("patience", patience)
+    min_gain = _checks.check_number("min_gain", min_gain)
     if num_rows < num_folds:
         raise ValueError(f"{num_rows} observations cannot be cut into {num_folds} folds.")
+    prepare_algorithm(algorithm)
     candidates = _candidates(algorithm, sweep)
     key_folds, key_fit = jax.random.split(key)
     train, held_out = _folds(key_folds, model.data, rows, num_rows, num_folds, candidates)
+    start_value = model.theta if theta is None else theta
+    if start_value is not None:
+        _check_predictive(found, start_value, model.latent, _tree.shapes(held_out, 1))
 
     early = _EarlyStopping(found, held_out, candidates * num_folds, every, patience, min_gain)
     fit_many(
@@ -169,7 +181,7 @@ class _EarlyStopping(Callback):
         self._stopped = np.zeros(count, bool)
         self.score, self.stopped_at = np.full(count, -np.inf), np.zeros(count, int)
         lanes = jax.vmap(lambda *lane: _score(log_predictive, *lane), in_axes=(0, 0, 0, 0))
-        self._look = jax.jit(lambda *state: lanes(*state, held_out))
+        self._look = Jit(lambda *state: lanes(*state, held_out))
 
     def after_chunk(self, run: Run) -> Stop | None:
         particles = jax.tree.map(lambda leaf: leaf[:, 0], run.state.particles)  # one group
@@ -191,6 +203,17 @@ def _score(log_predictive, theta, particles, log_weights, data) -> Float[Array, 
     return jnp.mean(jax.nn.logsumexp(jnp.where(alive, log_p + log_w[:, None], -jnp.inf), axis=0))
 
 
+def _check_predictive(log_predictive: LogPredictive, theta: Tree, x: Tree, data: Tree) -> None:
+    """One number for each observation."""
+    arguments = {"theta": theta, "x": x, "data": data}
+    out = _checks.traced("log_predictive", log_predictive, arguments)
+    if len(getattr(out, "shape", ())) != 1:
+        raise ValueError(
+            "log_predictive must return one log-density for each observation, shape (n,), got "
+            f"{_tree.describe(out)}: do not sum them."
+        )
+
+
 def _log_predictive(model: Model | None, given: LogPredictive | None) -> LogPredictive:
     found = given or getattr(model, "log_predictive", None)
     if found is None:
@@ -198,11 +221,13 @@ def _log_predictive(model: Model | None, given: LogPredictive | None) -> LogPred
             "this model has no predictive density of its own: pass log_predictive=, a function "
             "(theta, x, data) -> log-density of each observation."
         )
+    _checks.check_callable("log_predictive", found, "(theta, x, data)")
     return found
 
 
 def _num_rows(model: Model, rows: Sequence[str]) -> int:
     known = list(model.data) if isinstance(model.data, Mapping) else None
+    _refuse_text("rows", rows)
     if known is None or not rows or not set(rows) <= set(known):
         raise ValueError(
             "rows must name the entries of the model's data that lead with the observation axis; "
@@ -216,6 +241,7 @@ def _num_rows(model: Model, rows: Sequence[str]) -> int:
 
 def _candidates(algorithm: Algorithm, sweep: Sequence[str]) -> int:
     """How many; every number of the options in `sweep` leads with them."""
+    _refuse_text("sweep", sweep)
     sizes = set()
     for name in sweep:
         if not hasattr(algorithm, name):
@@ -227,6 +253,11 @@ def _candidates(algorithm: Algorithm, sweep: Sequence[str]) -> int:
             f"{sorted(sizes)}. For an optimiser write jalax.Optax(optax.sgd, learning_rate=array)."
         )
     return sizes.pop()[0]
+
+
+def _refuse_text(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        raise TypeError(f"{name} is a list of names, got the string {value!r}: [{value!r}].")
 
 
 def _each(algorithm: Any, sweep: Sequence[str], fn: Callable) -> Any:

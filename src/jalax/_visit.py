@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from jalax import _batches, _mesh, _tree, _weights
 from jalax._model import Model
+from jalax._programs import jit
 from jalax._static import Static, traced_once
 from jalax._tree import Tree
 
@@ -125,7 +126,7 @@ def weigh(
     def revisit(first):
         # The particles as the loop carries them: another mention would make XLA copy them.
         particles, _ = first
-        moved = _tree.select(visit.alive, particles, _heaviest(particles, log_weights))
+        moved = _tree.select(visit.alive, particles, heaviest(particles, log_weights))
         again = evaluate(model, theta, moved)
         grad_theta, _ = again.pull(weights)
         return moved, Point(again.log_joint, again.grad_x, grad_theta)
@@ -135,7 +136,7 @@ def weigh(
     return _tree.run_if(~jnp.all(visit.alive), revisit, first)
 
 
-def _heaviest(particles: Tree, log_weights: Float[Array, "G N"]) -> Tree:
+def heaviest(particles: Tree, log_weights: Float[Array, "G N"]) -> Tree:
     """The heaviest particle of each group, leaves (G, 1, ...).
 
     By a sum with one term: to look it up by its number, devices would send each other all.
@@ -145,7 +146,7 @@ def _heaviest(particles: Tree, log_weights: Float[Array, "G N"]) -> Tree:
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=1, keepdims=True), alone)
 
 
-@partial(jax.jit, static_argnums=0)
+@jit(static_argnums=0)
 def at_particles(function: Static, model: Model, theta: Tree, particles: Tree) -> Tree:
     """`function(theta, x, data)` of one group at every particle of every group."""
     per_particle = jax.vmap(function, in_axes=(None, 0, None))

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jalax import _tree, _weights
 from jalax._model import Model
+from jalax._options import check_optimizer
 from jalax._resampling import equalise
 from jalax._tree import Tree
 from jalax._types import Cloud, Info
 from jalax._visit import Evaluation, Point, evaluate, weigh
+
+
+def check_gradient_step(name: str, optimizer: Any) -> None:
+    """None or an optax optimiser that can be built."""
+    if hasattr(optimizer, "direction"):
+        raise TypeError(
+            f"{name}.optimizer must be an optax transformation such as optax.adam(0.05), got "
+            f"{optimizer!r}, which is for jalax.JALAEM."
+        )
+    check_optimizer(optimizer)
 
 
 def equal_cloud(

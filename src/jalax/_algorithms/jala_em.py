@@ -12,11 +12,11 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jalax import _curvature, _information, _langevin, _minibatch, _tree, _weights
+from jalax import _checks, _curvature, _information, _langevin, _minibatch, _tree, _weights
 from jalax._langevin import Dense, InverseHessian, Preconditioner
 from jalax._model import Model
-from jalax._options import Optax, descend, require_positive, value_at
-from jalax._resampling import Weighted, resample_low, systematic
+from jalax._options import Optax, check_optimizer, descend, require_positive, value_at
+from jalax._resampling import Weighted, check_scheme, resample_low, systematic
 from jalax._step_size import PilotStep
 from jalax._theta_step import (
     DONE,
@@ -171,16 +171,17 @@ class JALAEM:
     def check(self, model: Model) -> None:
         if not self.automatic:
             require_positive("JALAEM.step_size", self.step_size)
-        below = float(self.resample_below)
-        if not 0 <= below <= 1:
-            raise ValueError(
-                f"JALAEM.resample_below is a fraction of the particles, 0 to 1, got {below}."
-            )
-        if not callable(self.resample):
-            raise TypeError(
-                "JALAEM.resample must be a function such as jalax.systematic, got "
-                f"{self.resample!r}."
-            )
+        elif hasattr(self.step_size, "check"):
+            self.step_size.check()
+        below = _checks.check_fraction(
+            "JALAEM.resample_below", self.resample_below, "a fraction of the particles,", ends=True
+        )
+        check_scheme("JALAEM.resample", self.resample)
+        if self.project is not None:
+            _checks.check_callable("JALAEM.project", self.project, "of theta")
+        check_optimizer(self.optimizer)
+        if isinstance(self.optimizer, ObservedInformation):
+            self.optimizer.check()
         if not isinstance(self.weights, (ExactWeights, TemperedWeights, ClippedWeights)):
             raise TypeError(
                 "JALAEM.weights must be jalax.ExactWeights(), jalax.TemperedWeights(...) or "
@@ -189,8 +190,14 @@ class JALAEM:
         self.weights.check(below)
         for name, kind in (("shift", Shift), ("limiter", Limiter), ("averaging", Averaging)):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, kind):
+            if value is None:
+                continue
+            if not isinstance(value, kind):
                 raise TypeError(f"JALAEM.{name} must be a jalax.{kind.__name__}, got {value!r}.")
+            if isinstance(value, Shift):
+                _checks.check_number("Shift.fraction", value.fraction)
+            else:
+                value.check()
         _langevin.check_preconditioner(model, self.preconditioner)
         if self.minibatch is not None:
             _minibatch.check(self.minibatch, model)

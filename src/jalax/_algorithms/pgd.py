@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jalax import _langevin
-from jalax._algorithms._peers import bury, equal_cloud, peer_info
+from jalax._algorithms._peers import bury, check_gradient_step, equal_cloud, peer_info
 from jalax._model import Model
 from jalax._options import Schedule, descend, require_positive, value_at
 from jalax._tree import Tree
@@ -45,6 +45,7 @@ class PGD:
 
     def check(self, model: Model) -> None:
         require_positive("PGD.step_size", self.step_size)
+        check_gradient_step("PGD", self.optimizer)
 
     def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:
         particles, log_weights, point = equal_cloud(key, model, theta, cloud)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jalax import _langevin
-from jalax._algorithms._peers import bury, equal_cloud, peer_info
+from jalax._algorithms._peers import bury, check_gradient_step, equal_cloud, peer_info
 from jalax._model import Model
 from jalax._options import Optax, Schedule, descend, require_positive, value_at
 from jalax._tree import Tree
@@ -49,6 +49,7 @@ class SOUL:
 
     def check(self, model: Model) -> None:
         require_positive("SOUL.step_size", self.step_size)
+        check_gradient_step("SOUL", self.optimizer)
         if self.num_inner is not None and self.num_inner < 2:
             raise ValueError(f"SOUL.num_inner must be 2 or more, got {self.num_inner}.")
 

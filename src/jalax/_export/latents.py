@@ -73,6 +73,8 @@ def chosen_latents(result: FitResult, names: Sequence[str] | None, limit: int) -
     if names is not None:
         if isinstance(names, str):
             raise TypeError(f"names is a list of names, got the string {names!r}: [{names!r}].")
+        if not len(names):
+            raise ValueError("names is empty: name at least one latent, or leave names= out.")
         by_leaf = leaf_names(result.particles)
         found = []
         for name in names:
@@ -114,8 +116,8 @@ def prior_latents(result: FitResult, prior: Any, latents: list[Latent]) -> list[
     draws = _drawn(result, prior) if callable(prior) else prior
     if jax.tree.structure(draws) != jax.tree.structure(result.particles):
         raise ValueError(
-            f"the draws of prior= have the structure {jax.tree.structure(draws)}, and the "
-            f"particles of this fit {jax.tree.structure(result.particles)}."
+            f"the draws of prior= must be a tree like result.particles, "
+            f"{_tree.describe(result.particles)}; got {_tree.describe(draws)}."
         )
     grouped = result.log_weights.ndim == 2
     axis = 1 if grouped else 0

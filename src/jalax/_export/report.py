@@ -34,7 +34,8 @@ def write_report(result: FitResult, path: str | os.PathLike) -> None:
     page = html_page(result)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        # A name may hold what is no character, such as half of a surrogate pair.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(page)
         os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files for one user only
         os.replace(temporary, path)

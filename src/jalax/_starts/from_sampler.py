@@ -8,10 +8,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jalax import _visit
+from jalax import _checks, _visit
 from jalax._model import Model
 from jalax._pareto import pareto_k
-from jalax._reference import density, draw
+from jalax._reference import check_density, density, draw
 from jalax._starts.importance import importance_cloud
 from jalax._tree import Tree
 from jalax._types import Cloud
@@ -33,6 +33,13 @@ class FromSampler:
 
     fn: Callable = dataclasses.field(metadata={"static": True})
     log_density: Callable | None = dataclasses.field(default=None, metadata={"static": True})
+
+    def check(self, model: Model, theta: Tree) -> None:
+        _checks.check_callable("FromSampler.fn", self.fn, "(key, theta, data) -> x")
+        if self.log_density is not None:
+            call = "(theta, x, data) -> log q"
+            _checks.check_callable("FromSampler.log_density", self.log_density, call)
+            check_density(self.log_density, model, theta)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
         particles = draw(self.fn, key, model, theta, num_particles)

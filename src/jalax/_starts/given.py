@@ -51,7 +51,9 @@ class Given:
                     f"{expected}; got {_tree.describe(particles)}."
                 )
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
-                raise ValueError(f"particles must be floating point, got {leaf.dtype.name}.")
+                raise ValueError(
+                    f"particles must be floating point, got {leaf.dtype.name}: use .astype(float)."
+                )
         if not grouped:
             particles = jax.tree.map(lambda leaf: leaf[None], particles)
         shape = (model.num_groups, num_particles)
@@ -65,7 +67,8 @@ class Given:
         if not leaves or jnp.ndim(leaves[0]) <= axis:
             raise ValueError(
                 "particles have no particle axis: expected the shape of one latent, "
-                f"{_tree.describe(model.latent)}, with {axis + 1} leading axes, got "
+                f"{_tree.describe(model.latent)}, with {axis + 1} leading "
+                f"{'axes' if axis else 'axis'}, got "
                 f"{_tree.describe(self.particles)}."
             )
         return jnp.shape(leaves[0])[axis]

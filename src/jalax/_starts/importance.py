@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jalax import _tree, _visit, _weights
+from jalax import _checks, _tree, _visit, _weights
 from jalax._model import Model
 from jalax._pareto import pareto_k
-from jalax._reference import AtMode, as_reference
+from jalax._reference import AtMode, as_reference, check_freedom, check_reference
 from jalax._resampling import ancestors_of_groups, systematic
 from jalax._tree import Tree
 from jalax._types import Cloud
@@ -42,6 +42,9 @@ class Importance:
 
     reference: Any
 
+    def check(self, model: Model, theta: Tree) -> None:
+        check_reference(self.reference, model, theta)
+
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
         key_prepare, key_draw = jax.random.split(key)
         prepared = as_reference(self.reference).prepare(key_prepare, model, theta)
@@ -67,6 +70,11 @@ class Laplace:
 
     degrees_of_freedom: float | None = dataclasses.field(default=None, metadata={"static": True})
     num_draws: int | None = dataclasses.field(default=None, metadata={"static": True})
+
+    def check(self, model: Model, theta: Tree) -> None:
+        check_freedom("Laplace", self.degrees_of_freedom)
+        if self.num_draws is not None:
+            _checks.check_count("Laplace.num_draws", self.num_draws)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
         start = Importance(AtMode(self.degrees_of_freedom))

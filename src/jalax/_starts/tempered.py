@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jalax import _tempering
+from jalax import _checks, _tempering
 from jalax._model import Model
-from jalax._reference import AtMode, as_reference
+from jalax._reference import AtMode, as_reference, check_reference
 from jalax._tempering import MALA
 from jalax._tree import Tree
 from jalax._types import Cloud
@@ -35,6 +35,13 @@ class Tempered:
     cess: float = dataclasses.field(default=0.8, metadata={"static": True})
     pilot_particles: int = dataclasses.field(default=500, metadata={"static": True})
     max_temperatures: int = dataclasses.field(default=100, metadata={"static": True})
+
+    def check(self, model: Model, theta: Tree) -> None:
+        check_reference(self.reference, model, theta)
+        _tempering.check_moves("Tempered.moves", self.moves)
+        _checks.check_fraction("Tempered.cess", self.cess)
+        _checks.check_count("Tempered.pilot_particles", self.pilot_particles, 2)
+        _checks.check_count("Tempered.max_temperatures", self.max_temperatures, 2)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
         key_prepare, key_pilot, key_leg = jax.random.split(key, 3)

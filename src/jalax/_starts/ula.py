@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jalax import _tree
+from jalax import _checks, _tree
 from jalax._model import Model
+from jalax._options import require_positive
 from jalax._reference import draw
 from jalax._tree import Tree
 from jalax._types import Cloud
@@ -35,6 +36,11 @@ class ULA:
     fn: Callable = dataclasses.field(metadata={"static": True})
     num_steps: int = dataclasses.field(default=200, metadata={"static": True})
     step_size: float = 1e-3
+
+    def check(self, model: Model, theta: Tree) -> None:
+        _checks.check_callable("ULA.fn", self.fn, "(key, theta, data) -> x")
+        _checks.check_count("ULA.num_steps", self.num_steps)
+        require_positive("ULA.step_size", self.step_size)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
         key_draw, key_run = jax.random.split(key)

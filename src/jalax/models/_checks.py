@@ -34,7 +34,7 @@ def real_array(name: str, value: Any, *, ndim: int, hint: str = "") -> Any:
             ) from None
     if array.ndim != ndim:
         raise ValueError(
-            f"{name} must have {ndim} axes, got shape {array.shape}. "
+            f"{name} must have {ndim} {'axis' if ndim == 1 else 'axes'}, got shape {array.shape}. "
             + (hint or "Reshape it to the expected number of axes.")
         )
     if array.size == 0:
@@ -82,6 +82,8 @@ def counts(name: str, values: np.ndarray) -> np.ndarray:
 def whole_number(name: str, value: Any, *, at_least: int) -> int:
     """A Python int from `at_least` upwards; 3.0 is no whole number here, it may be a mistake."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -71,9 +71,11 @@ def generator(
     checked = _checks.real_array("pictures", pictures, ndim=max(2, np.ndim(pictures)), hint=hint)
     flat = checked.reshape(checked.shape[0], -1)
     first = _checks.whole_number("num_latents", num_latents, at_least=1)
+    if not isinstance(hidden, Iterable) or isinstance(hidden, str):
+        raise TypeError(f"hidden must be a tuple of whole numbers, such as (64,), got {hidden!r}.")
     between = [_checks.whole_number("hidden", units, at_least=1) for units in hidden]
     sizes = [first, *between, flat.shape[1]]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(_checks.whole_number("seed", seed, at_least=0))
     weights = [rng.normal(size=pair) / np.sqrt(pair[0]) for pair in itertools.pairwise(sizes)]
     biases = [np.zeros(units) for units in sizes[1:]]
     biases[-1] = flat.mean(axis=0)

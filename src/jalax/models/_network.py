@@ -127,7 +127,12 @@ def neural_network(
 def _check_classes(labels: np.ndarray, num_classes: int | None) -> int:
     """The number of classes, once the labels agree with it."""
     recode = "Recode them with labels = np.unique(labels, return_inverse=True)[1]."
-    found = np.unique(_checks.counts("labels", labels)).astype(int)
+    wrong = (labels < 0) | (labels != np.floor(labels))
+    if wrong.any():
+        raise ValueError(
+            f"labels must be the classes 0, 1, ..., found {labels[wrong][0]:g}. {recode}"
+        )
+    found = np.unique(labels).astype(int)
     if num_classes is None:
         if not np.array_equal(found, np.arange(found.size)):
             raise ValueError(

@@ -1,0 +1,387 @@
+"""The classic mistakes, as edits of one place in src/jalax each, and the tests to ask first."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str  # below src/jalax
+    old: str  # occurs exactly once in the file
+    new: str
+    tests: str  # files below tests, asked one after the other
+
+
+JALA = "_algorithms/jala_em.py"
+STEPS = "test_golden.py test_proposition1.py"
+
+MUTANTS = [
+    # --- the move and its weight -----------------------------------------------------------------
+    Mutant(
+        "theta_k for theta_{k+1} in the weight",
+        JALA,
+        "        visit = evaluate(model, theta, particles)\n        back",
+        "        visit = evaluate(model, state.theta, particles)\n        back",
+        STEPS,
+    ),
+    Mutant(
+        "the sign of the increment",
+        JALA,
+        "jnp.where(visit.alive, state.log_weights + increment, -jnp.inf)",
+        "jnp.where(visit.alive, state.log_weights - increment, -jnp.inf)",
+        STEPS,
+    ),
+    Mutant(
+        "the sign of the work terms",
+        JALA,
+        "(visit.log_joint - old.log_joint) + (backwards - forwards)",
+        "(visit.log_joint - old.log_joint) + (forwards - backwards)",
+        STEPS,
+    ),
+    Mutant(
+        "the sign of the work terms, in transport",
+        "_langevin.py",
+        "return (new.log_joint - old.log_joint) + (backwards - forwards)",
+        "return (new.log_joint - old.log_joint) + (forwards - backwards)",
+        "test_proposition1.py",
+    ),
+    Mutant(
+        "h/4 for h/2 in alpha",
+        "_langevin.py",
+        "jnp.asarray(step_size, d.dtype) / 2 * g",
+        "jnp.asarray(step_size, d.dtype) / 4 * g",
+        STEPS,
+    ),
+    Mutant(
+        "noise of variance h, not 2h",
+        "_langevin.py",
+        "x + h * g + jnp.sqrt(2 * h) * xi",
+        "x + h * g + jnp.sqrt(h) * xi",
+        STEPS,
+    ),
+    Mutant(
+        "the backward kernel with the forward gradient",
+        JALA,
+        "backwards = _langevin.work(visit.grad_x, back, h, metric)",
+        "backwards = _langevin.work(old.grad_x, back, h, metric)",
+        STEPS,
+    ),
+    Mutant(
+        "the backward path in the forward direction",
+        JALA,
+        "        back = jax.tree.map(jnp.negative, path)\n        backwards",
+        "        back = path\n        backwards",
+        STEPS,
+    ),
+    Mutant(
+        "the shift left out of the backward kernel",
+        "_langevin.py",
+        "    if shift is not None:\n        particles = jax.tree.map(jnp.add, particles, shift)\n"
+        "    new = jax.tree.map(one, particles, drift, noise)\n",
+        "    new = jax.tree.map(one, particles, drift, noise)\n"
+        "    if shift is not None:\n        new = jax.tree.map(jnp.add, new, shift)\n",
+        STEPS + " test_automatic.py",
+    ),
+    Mutant(
+        "the preconditioner left out of the drift",
+        "_langevin.py",
+        "drift = apply(preconditioner, grad_x)",
+        "drift = grad_x",
+        STEPS,
+    ),
+    Mutant(
+        "P for its root in the noise",
+        "_langevin.py",
+        "noise = apply_root(preconditioner, _tree.normal_like(key, particles))",
+        "noise = apply(preconditioner, _tree.normal_like(key, particles))",
+        STEPS,
+    ),
+    Mutant(
+        "the same noise at every step",
+        "_loop.py",
+        "key_k = jax.random.fold_in(key, state.step)",
+        "key_k = key",
+        "test_golden.py test_reference.py test_contract.py",
+    ),
+    Mutant(
+        "one key for the move and for resampling",
+        JALA,
+        "key_move, key_resample = jax.random.split(key)",
+        "key_move = key_resample = key",
+        STEPS,
+    ),
+    # --- weights, resampling, evidence -----------------------------------------------------------
+    Mutant(
+        "weights not reset at resampling",
+        "_resampling.py",
+        "log_weights=jnp.zeros_like(cloud.log_weights),",
+        "log_weights=cloud.log_weights,",
+        STEPS,
+    ),
+    Mutant(
+        "what the resampled segment gained is not banked",
+        "_resampling.py",
+        "banked = cloud.log_evidence_base + _weights.log_mean_exp(cloud.log_weights)",
+        "banked = cloud.log_evidence_base",
+        STEPS,
+    ),
+    Mutant(
+        "the open segment dropped from the evidence",
+        "_weights.py",
+        "return jnp.sum(base + log_mean_exp(log_weights))",
+        "return jnp.sum(base)",
+        STEPS,
+    ),
+    Mutant(
+        "log of the sum for log of the mean",
+        "_weights.py",
+        "jnp.log(jnp.mean(shifted, axis=-1))",
+        "jnp.log(jnp.sum(shifted, axis=-1))",
+        STEPS,
+    ),
+    Mutant(
+        "mean log-weight for log mean weight",
+        "_weights.py",
+        "return top[..., 0] + jnp.log(jnp.mean(shifted, axis=-1))",
+        "return jnp.mean(log_weights, axis=-1) + 0 * top[..., 0]",
+        STEPS,
+    ),
+    Mutant(
+        "caches not gathered with the ancestors",
+        "_resampling.py",
+        "particles, cached = _exchange.gather(layout, (cloud.particles, cloud.cached), ancestors)",
+        "particles, cached = _exchange.gather(layout, cloud.particles, ancestors), cloud.cached",
+        STEPS,
+    ),
+    Mutant(
+        "a uniform, not a weighted, mean of the gradients",
+        "_visit.py",
+        "weights = _weights.normalise(log_weights).astype(visit.log_joint.dtype)",
+        "weights = _weights.normalise(0 * log_weights).astype(visit.log_joint.dtype)",
+        STEPS,
+    ),
+    Mutant(
+        "ESS from the weights, not their squares",
+        "_weights.py",
+        "squares = jnp.sum(jnp.square(weights), axis=-1)",
+        "squares = jnp.sum(weights, axis=-1)",
+        STEPS,
+    ),
+    Mutant(
+        "resampling at points that leave the last particle out",
+        "_resampling.py",
+        "points = (jnp.arange(num_samples, dtype=weights.dtype) + offset) / num_samples",
+        "points = (jnp.arange(num_samples, dtype=weights.dtype) + offset) / (num_samples + 1)",
+        STEPS,
+    ),
+    Mutant(
+        "a dead particle keeps its weight",
+        JALA,
+        "jnp.where(visit.alive, state.log_weights + increment, -jnp.inf)",
+        "jnp.where(visit.alive, state.log_weights + increment, state.log_weights)",
+        "test_callbacks.py",
+    ),
+    Mutant(
+        "an evidence that is relative to the start, shown as absolute",
+        JALA,
+        "jnp.asarray(cloud.log_evidence is None),",
+        "jnp.zeros((), bool),",
+        "test_reference.py test_result.py test_starts.py",
+    ),
+    Mutant(
+        "softened weights pass for exact ones",
+        "_weighting.py",
+        "    ess: float = 0.8\n    exact = False\n",
+        "    ess: float = 0.8\n    exact = True\n",
+        "test_weighting.py",
+    ),
+    Mutant(
+        "a fit that went back keeps the evidence of its broken path",
+        "_outcome.py",
+        "if state.memory.retries > 0:",
+        "if state.memory.retries < 0:",
+        "test_numbers.py",
+    ),
+    Mutant(
+        "a wall is not noticed",
+        JALA,
+        "outside=state.memory.outside + jnp.sum(outside, dtype=jnp.int32),",
+        "outside=state.memory.outside,",
+        "test_numbers.py",
+    ),
+    Mutant(
+        "large log p rounded with small terms before their difference (float32)",
+        JALA,
+        "(visit.log_joint - old.log_joint) + (backwards - forwards)",
+        "(visit.log_joint + backwards) - (old.log_joint + forwards)",
+        "test_precision.py",
+    ),
+    # --- groups and minibatches ------------------------------------------------------------------
+    Mutant(
+        "scores not centred per group",
+        "_information.py",
+        "centred = scores - each[:, None]",
+        "centred = scores - jnp.mean(each, axis=0)",
+        "test_information.py",
+    ),
+    Mutant(
+        "the covariance of few weighted scores not corrected by 1 / (1 - sum w^2)",
+        "_information.py",
+        "spread = weights / jnp.maximum(1 - jnp.sum(weights**2, axis=1), 1e-6)[:, None]",
+        "spread = weights",
+        "test_information.py",
+    ),
+    Mutant(
+        "Louis' missing information added, not subtracted",
+        "_information.py",
+        "share, turn = jnp.linalg.eigh(root.T @ (complete - missing) @ root)",
+        "share, turn = jnp.linalg.eigh(root.T @ (complete + missing) @ root)",
+        "test_information.py test_automatic.py",
+    ),
+    Mutant(
+        "the gradient of a minibatch not scaled to all groups",
+        JALA,
+        "more = 1.0 if num_groups is None else num_groups / model.num_groups",
+        "more = 1.0",
+        "test_many_groups.py",
+    ),
+    Mutant(
+        "a group that was left out not weighed to the new theta",
+        "_minibatch.py",
+        "log_weights = jnp.where(alive, state.log_weights + gain, -jnp.inf)",
+        "log_weights = jnp.where(alive, state.log_weights, -jnp.inf)",
+        "test_many_groups.py",
+    ),
+    Mutant(
+        "the last, smaller batch forgotten",
+        "_tree.py",
+        "        total = jax.tree.map(jnp.add, total, rest)\n",
+        "        del rest\n",
+        "test_batches.py test_many_groups.py",
+    ),
+    # --- evidence at a fixed theta ---------------------------------------------------------------
+    Mutant(
+        "replicates averaged in log Z",
+        "_clouds.py",
+        "return top + np.log(mean), variance, float(freedom)",
+        "return log_z.mean(axis=0), variance, float(freedom)",
+        "test_evidence.py",
+    ),
+    Mutant(
+        "Student-t draws weighed by a Gaussian density",
+        "_reference.py",
+        "        if math.isinf(dof):\n            value = -size / 2",
+        "        if True:\n            value = -size / 2",
+        "test_evidence.py",
+    ),
+    Mutant(
+        "the determinant of the proposal's scale left out",
+        "_reference.py",
+        "return (value - self.mode.log_det_root[:, None]).astype(vectors.dtype)",
+        "return value.astype(vectors.dtype)",
+        "test_evidence.py",
+    ),
+    Mutant(
+        "the tempered increment with the wrong sign",
+        "_tempering.py",
+        "            increment = (new - old) * log_ratio(here)\n",
+        "            increment = (old - new) * log_ratio(here)\n",
+        "test_evidence.py test_starts.py",
+    ),
+    Mutant(
+        "Metropolis moves that accept everything",
+        "_tempering.py",
+        "accept = jnp.log(uniform) < log_ratio",
+        "accept = log_ratio > -jnp.inf",
+        "test_evidence.py test_starts.py",
+    ),
+    Mutant(
+        "a normal quantile for few degrees of freedom",
+        "_evidence.py",
+        "finite = np.isfinite(self.degrees_of_freedom)",
+        "finite = False",
+        "test_evidence.py",
+    ),
+    Mutant(
+        "the variance of the log not added back",
+        "_clouds.py",
+        "return float(np.sum(self.log_z + self.variance / 2))",
+        "return float(np.sum(self.log_z))",
+        "test_evidence.py test_many_groups.py",
+    ),
+    # --- constraints, standard errors, comparison ------------------------------------------------
+    Mutant(
+        "the Jacobian of a constrained latent forgotten",
+        "_constrained.py",
+        'return log_joint(theta, to_user(latent, "latent", x), data) + sum(log_dets)',
+        'return log_joint(theta, to_user(latent, "latent", x), data)',
+        "test_constrained.py",
+    ),
+    Mutant(
+        "standard errors without the delta method",
+        "_finish.py",
+        'variance = np.einsum("ip,pq,iq->i", self.jacobian, filled, self.jacobian)',
+        "variance = np.diagonal(filled).copy()",
+        "test_constrained.py test_information.py test_numpyro.py",
+    ),
+    Mutant(
+        "the prior of theta left out of the full evidence",
+        "_compare.py",
+        "return float(prior(flat) + shift + size - log_det / 2)",
+        "return float(shift + size - log_det / 2)",
+        "test_compare.py",
+    ),
+    # --- the peers -------------------------------------------------------------------------------
+    Mutant(
+        "IPLA's noise in theta without 1/N",
+        "_algorithms/ipla.py",
+        "jnp.sqrt(2 * c / num_particles) * xi",
+        "jnp.sqrt(2 * c) * xi",
+        "test_golden.py",
+    ),
+    Mutant(
+        "PGD's particles at the new theta",
+        "_algorithms/pgd.py",
+        "proposal = _langevin.move(key, state.particles, old.grad_x, gamma).particles",
+        "grad_x = evaluate(model, theta, state.particles).grad_x\n"
+        "        proposal = _langevin.move(key, state.particles, grad_x, gamma).particles",
+        "test_golden.py",
+    ),
+    Mutant(
+        "SOUL's chain begun afresh from its first state",
+        "_algorithms/soul.py",
+        "last = jax.tree.map(lambda leaf: leaf[:, -1:], state.particles)",
+        "last = jax.tree.map(lambda leaf: leaf[:, :1], state.particles)",
+        "test_golden.py",
+    ),
+    Mutant(
+        "SFLA's latent on the slow time scale",
+        "_algorithms/sfla.py",
+        "key_move, state.particles, old.grad_x, gamma / self.epsilon",
+        "key_move, state.particles, old.grad_x, gamma",
+        "test_golden.py",
+    ),
+    # --- files -----------------------------------------------------------------------------------
+    Mutant(
+        "the checksum not compared",
+        "_store.py",
+        "if _checksum(content) != expected:",
+        "if False:",
+        "test_checkpoint.py",
+    ),
+    Mutant(
+        "a checkpoint of another key accepted",
+        "_checkpoint.py",
+        '"key": [str(jax.random.key_impl(run.key)), key],',
+        '"key": [str(jax.random.key_impl(run.key))],',
+        "test_checkpoint.py",
+    ),
+    Mutant(
+        "a resumed fit forgets its history",
+        "_checkpoint.py",
+        "            run.records = [records]\n",
+        "            pass\n",
+        "test_checkpoint.py",
+    ),
+]
