@@ -74,6 +74,7 @@ class Watch(jalax.Callback):
 Y = np.array([0.5, 1.5, 4.0])
 DATA = {"y": Y, "height": 0.0}
 PARTICLES = np.random.default_rng(0).normal(size=(8, 3))
+WIDE = np.ones((3, 8))
 ONES, THREE, GROUPS = np.ones((3, 2)), [1.0, 2.0, 3.0], [1, 1, 2]
 
 
@@ -382,6 +383,10 @@ def raising(theta, x, data):
     raise RuntimeError("no such table")
 
 
+def raising_prior(theta):
+    raise RuntimeError("no such prior")
+
+
 def two_arguments(theta, x):
     return 0.0
 
@@ -575,7 +580,15 @@ OTHER_STATE = (
     "state= does not fit JALAEM on this model: it comes from another algorithm, optimiser, "
     "model or number of groups."
 )
+STATE_OF_ANOTHER = (
+    "holds the state of another algorithm or model: pass the model and the algorithm that it was "
+    "fitted with."
+)
 IN_LOG_JOINT = "raised inside log_joint(theta, x, data) for"
+IN_SAMPLER = (
+    "raised inside the sampler(key, theta, data) for key=key<fry>[], theta=float32[], "
+    "data={height: float32[], y: float32[3]}"
+)
 OF_DATA = "x=float32[3], data={height: float32[], y: float32[3]}"
 EMPTY_LATENT = (
     "latent is empty: pass an example of one latent configuration x, such as jnp.zeros(9)."
@@ -645,17 +658,17 @@ BAD = {
         Row(
             "int",
             lambda: fit(model=model_of(lambda t, x, d: jnp.array(3))),
-            "log_joint must return a float, got int32.",
+            "log_joint must return a float, got int32: multiply it by 1.0.",
         ),
         Row(
             "int, 64 bits",
             in_64_bits(lambda: fit(model=model_of(lambda t, x, d: jnp.array(3)))),
-            "log_joint must return a float, got int64.",
+            "log_joint must return a float, got int64: multiply it by 1.0.",
         ),
         Row(
             "complex",
             lambda: fit(model=model_of(lambda t, x, d: x[0] * 1j)),
-            "log_joint must return a float, got complex64.",
+            "log_joint must return a float, got complex64: take its real part.",
         ),
         Row(
             "raising",
@@ -815,14 +828,18 @@ BAD = {
         Row(
             "objects",
             lambda: fit(theta=np.array([None, 1.0])),
-            "theta must be a float array, got ndarray.",
+            "theta must be a float array, got ndarray of object.",
             TypeError,
         ),
-        Row("nan", lambda: fit(theta=np.nan), "the start value theta is not finite: nan."),
+        Row(
+            "nan",
+            lambda: fit(theta=np.nan),
+            "the start value theta is not finite: nan. Pass finite numbers.",
+        ),
         Row(
             "inf leaf",
             lambda: fit(theta=[0.0, np.inf]),
-            "the start value theta[1] is not finite: inf.",
+            "the start value theta[1] is not finite: inf. Pass finite numbers.",
         ),
         Row("missing", lambda: fit(theta=None), NO_THETA),
         Row(
@@ -859,7 +876,7 @@ BAD = {
         Row(
             "project to another tree",
             lambda: fit(algorithm=jala_em(project=lambda t: {"a": t})),
-            "project must return a tree like theta.",
+            "project must return a tree like theta, float32[]; it returned {a: float32[]}.",
         ),
         Row(
             "project to another shape",
@@ -1040,12 +1057,12 @@ BAD = {
         Row(
             "given scalar",
             lambda: fit(start=jalax.Given(1.0)),
-            f"{NO_AXIS} float32[3], with 1 leading axes, got float32[].",
+            f"{NO_AXIS} float32[3], with 1 leading axis, got float32[].",
         ),
         Row(
             "given none",
             lambda: fit(start=jalax.Given(None)),
-            f"{NO_AXIS} float32[3], with 1 leading axes, got None.",
+            f"{NO_AXIS} float32[3], with 1 leading axis, got None.",
         ),
         Row(
             "no axis",
@@ -1071,7 +1088,7 @@ BAD = {
         Row(
             "ints",
             lambda: fit(start=jalax.Given(np.ones((8, 3), int))),
-            "particles must be floating point, got int32.",
+            "particles must be floating point, got int32: use .astype(float).",
         ),
         Row(
             "one axis for groups",
@@ -1097,9 +1114,10 @@ BAD = {
             Row(
                 f"log_weights {value}",
                 lambda value=value: fit(start=jalax.Given(PARTICLES, np.full(8, value))),
-                "the start's log_weights have a NaN, or are all -inf in a group.",
+                "the start's log_weights have a NaN or +inf, or are all -inf: check them, or leave "
+                "them out.",
             )
-            for value in (np.nan, -np.inf)
+            for value in (np.nan, -np.inf, np.inf)
         ),
         Row(
             "log_evidence shape",
@@ -1169,6 +1187,113 @@ BAD = {
             lambda: fit(algorithm=jalax.SOUL(step_size=0.1, num_inner=5)),
             "the number of particles is given more than once: the particles of the start = 8, "
             "SOUL.num_inner = 5.",
+        ),
+        Row(
+            "log_weights inf in a group",
+            lambda: fit(
+                model=GROUPED, start=jalax.Given(np.zeros((3, 8)), np.diag([0, 0, np.inf]) @ WIDE)
+            ),
+            "the start's log_weights have a NaN or +inf, or are all -inf in group 2: check them, "
+            "or leave them out.",
+        ),
+        *(
+            Row(
+                f"given {name} as text",
+                lambda name=name: fit(start=jalax.Given(**{"particles": PARTICLES, name: "x"})),
+                f"Given.{name} {DOCUMENTED} 'x'.",
+                TypeError,
+            )
+            for name in ("particles", "log_weights", "log_evidence")
+        ),
+        *(
+            Row(
+                f"{name} of {given!r}",
+                lambda make=make, given=given: fit(start=make(given)),
+                f"{name} must be a function (key, theta, data) -> x, got {given!r}.",
+                TypeError,
+            )
+            for name, make in (
+                ("FromSampler.fn", jalax.FromSampler),
+                ("ULA.fn", lambda fn: jalax.ULA(fn=fn)),
+            )
+            for given in (3, None)
+        ),
+        Row(
+            "sampler of two arguments",
+            lambda: sampled(start=jalax.FromSampler(lambda key, theta: prior(key, theta, None))),
+            f"…<lambda>() takes 2 positional arguments but 3 were given\n{IN_SAMPLER}",
+            TypeError,
+        ),
+        Row(
+            "log_density a number",
+            lambda: sampled(start=jalax.FromSampler(prior, 3.0)),
+            "FromSampler.log_density must be a function (theta, x, data) -> log q, got 3.0.",
+            TypeError,
+        ),
+        Row(
+            "log_density a vector",
+            lambda: sampled(start=jalax.FromSampler(prior, lambda t, x, d: x)),
+            f"log_density must return a scalar, got float32[3] {NOT_A_SCALAR}",
+        ),
+        Row(
+            "log_density raising",
+            lambda: sampled(start=jalax.FromSampler(prior, raising)),
+            "no such table\nraised inside log_density(theta, x, data) for theta=float32[], "
+            f"{OF_DATA}",
+            RuntimeError,
+        ),
+        *(
+            Row(
+                f"{name} {value!r}",
+                lambda start=start: fit(start=start),
+                f"{name} must be a whole number of at least {least}, got {value!r}.",
+            )
+            for name, least, value, start in (
+                ("ULA.num_steps", 1, 0, jalax.ULA(fn=prior, num_steps=0)),
+                ("ULA.num_steps", 1, -1, jalax.ULA(fn=prior, num_steps=-1)),
+                ("Laplace.num_draws", 1, -1, jalax.Laplace(num_draws=-1)),
+                ("Laplace.num_draws", 1, 20.5, jalax.Laplace(num_draws=20.5)),
+                ("Tempered.pilot_particles", 2, 0, jalax.Tempered(pilot_particles=0)),
+                ("Tempered.max_temperatures", 2, 0, jalax.Tempered(max_temperatures=0)),
+                ("MALA.num_moves", 1, 0, jalax.Tempered(moves=jalax.MALA(num_moves=0))),
+            )
+        ),
+        Row(
+            "ULA step_size",
+            lambda: fit(start=jalax.ULA(fn=prior, step_size=-1.0)),
+            "ULA.step_size must be positive and finite, got -1.0.",
+        ),
+        *(
+            Row(
+                f"Tempered cess {cess}",
+                lambda cess=cess: fit(start=jalax.Tempered(cess=cess)),
+                f"Tempered.cess must be a number between 0 and 1, got {cess}.",
+            )
+            for cess in (-1, 0, 1, 2)
+        ),
+        Row(
+            "Tempered moves",
+            lambda: fit(start=jalax.Tempered(moves="MALA")),
+            "Tempered.moves must be jalax.MALA() or jalax.JALA(), got 'MALA'.",
+            TypeError,
+        ),
+        Row(
+            "Tempered reference",
+            lambda: fit(start=jalax.Tempered(reference="prior")),
+            f"{REFERENCE} 'prior'.",
+            TypeError,
+        ),
+        Row("Importance", lambda: fit(start=jalax.Importance(3)), f"{REFERENCE} 3.", TypeError),
+        Row(
+            "Importance of a class",
+            lambda: fit(start=jalax.Importance(jalax.AtMode)),
+            f"{REFERENCE} <class 'jalax._reference.AtMode'>.",
+            TypeError,
+        ),
+        Row(
+            "Laplace degrees of freedom",
+            lambda: fit(start=jalax.Laplace(degrees_of_freedom=0)),
+            "Laplace.degrees_of_freedom must be a positive number, got 0.",
         ),
     ],
     "algorithm": [
@@ -1245,8 +1370,8 @@ BAD = {
             Row(
                 f"resample_below {below}",
                 lambda below=below: fit(algorithm=jala_em(resample_below=below)),
-                "JALAEM.resample_below is a fraction of the particles, 0 to 1, got "
-                f"{float(below)}.",
+                "JALAEM.resample_below must be a fraction of the particles, from 0 to 1, got "
+                f"{below}.",
             )
             for below in (-0.5, 1.5, np.nan, 50)
         ),
@@ -1283,7 +1408,7 @@ BAD = {
         Row(
             "weights text",
             lambda: fit(algorithm=jala_em(weights=jalax.TemperedWeights("x"))),
-            f"JALAEM.weights {DOCUMENTED} TemperedWeights(ess='x').",
+            "TemperedWeights.ess must be a number, got 'x'.",
             TypeError,
         ),
         *(
@@ -1310,17 +1435,18 @@ BAD = {
                 (
                     "not symmetric",
                     [[1.0, 0.5, 0], [0, 1, 0], [0, 0, 1]],
-                    "a dense preconditioner must be symmetric.",
+                    "a dense preconditioner must be symmetric; two entries differ by 0.5: pass "
+                    "(P + P.T) / 2.",
                 ),
                 (
                     "indefinite",
                     np.diag([1.0, -1.0, 1.0]),
-                    "a dense preconditioner must be positive definite.",
+                    "a dense preconditioner must be positive definite; its least eigenvalue is -1.",
                 ),
                 (
                     "indefinite, too",
                     np.ones((3, 3)) - 2 * np.eye(3),
-                    "a dense preconditioner must be positive definite.",
+                    "a dense preconditioner must be positive definite; its least eigenvalue is -2.",
                 ),
                 (
                     "NaN matrix",
@@ -1330,12 +1456,12 @@ BAD = {
                 (
                     "zero",
                     [1.0, 0.0, 1.0],
-                    "a diagonal preconditioner must be positive in every entry.",
+                    "a diagonal preconditioner must be positive in every entry, found 0.",
                 ),
                 (
                     "negative",
                     [1.0, -2.0, 1.0],
-                    "a diagonal preconditioner must be positive in every entry.",
+                    "a diagonal preconditioner must be positive in every entry, found -2.",
                 ),
                 (
                     "NaN",
@@ -1434,6 +1560,181 @@ BAD = {
             "(3, 3) matrix over the ravelled latent, each optionally with a leading axis of 1 "
             "group(s); got float32[7].",
         ),
+        *(
+            Row(
+                shown,
+                lambda option=option: fit(algorithm=jalax.JALAEM(**option)),
+                message,
+            )
+            for shown, option, message in (
+                (
+                    "PilotStep cess 2",
+                    {"step_size": jalax.PilotStep(cess=2)},
+                    "PilotStep.cess must be a number between 0 and 1, got 2.",
+                ),
+                (
+                    "PilotStep cess 0",
+                    {"step_size": jalax.PilotStep(cess=0)},
+                    "PilotStep.cess must be a number between 0 and 1, got 0.",
+                ),
+                (
+                    "PowerIteration fraction",
+                    {"step_size": jalax.PowerIteration(fraction=-1.0)},
+                    "PowerIteration.fraction must be a positive number, got -1.",
+                ),
+                (
+                    "PowerIteration num_iterations",
+                    {"step_size": jalax.PowerIteration(num_iterations=0)},
+                    "PowerIteration.num_iterations must be a whole number of at least 1, got 0.",
+                ),
+                (
+                    "Averaging tolerance",
+                    {"averaging": jalax.Averaging(tolerance=-1.0)},
+                    "Averaging.tolerance must be a number of standard errors, 0 or more, got -1.",
+                ),
+                (
+                    "Averaging min_steps",
+                    {"averaging": jalax.Averaging(min_steps=-1)},
+                    "Averaging.min_steps must be a whole number of at least 0, got -1.",
+                ),
+                (
+                    "Limiter cess",
+                    {"limiter": jalax.Limiter(cess=2)},
+                    "Limiter.cess must be a number from 0 to 1, got 2.",
+                ),
+                (
+                    "Shift fraction",
+                    {"shift": jalax.Shift(np.nan)},
+                    "Shift.fraction must be a finite number, got nan.",
+                ),
+                (
+                    "ObservedInformation clip",
+                    {"optimizer": jalax.ObservedInformation(clip=-1)},
+                    "ObservedInformation.clip must be a number from 0 to 1, got -1.",
+                ),
+            )
+        ),
+        Row(
+            "Limiter cess text",
+            lambda: fit(algorithm=jala_em(limiter=jalax.Limiter(cess="x"))),
+            "Limiter.cess must be a number from 0 to 1, got 'x'.",
+            TypeError,
+        ),
+        Row(
+            "project by name",
+            lambda: fit(algorithm=jala_em(project="positive")),
+            "JALAEM.project must be a function of theta, got 'positive'.",
+            TypeError,
+        ),
+        Row(
+            "resample_below array",
+            lambda: fit(algorithm=jala_em(resample_below=np.array([0.5, 0.9]))),
+            "JALAEM.resample_below must be a fraction of the particles, from 0 to 1, got "
+            "Array([0.5, 0.9], dtype=float32).",
+            TypeError,
+        ),
+        Row(
+            "resample to floats",
+            lambda: fit(algorithm=jala_em(resample=lambda key, weights, num: weights)),
+            "JALAEM.resample must return num_samples whole numbers, the ancestors; for 8 it "
+            "returned float32[8].",
+            TypeError,
+        ),
+        Row(
+            "resample of two arguments",
+            lambda: fit(algorithm=jala_em(resample=lambda key, weights: weights)),
+            "…<lambda>() takes 2 positional arguments but 3 were given\nraised inside "
+            "JALAEM.resample(key, weights, num_samples)",
+            TypeError,
+        ),
+        Row(
+            "schedule of a number",
+            lambda: jalax.Schedule(3),
+            "Schedule takes a function (step, **parameters) -> number, got 3.",
+            TypeError,
+        ),
+        Row(
+            "schedule of other arguments",
+            lambda: fit(algorithm=jala_em(step_size=jalax.Schedule(lambda step: 0.1, rate=0.5))),
+            "…<lambda>() got an unexpected keyword argument 'rate'\nraised inside "
+            "JALAEM.step_size, a schedule, which is called as function(step, rate)",
+            TypeError,
+        ),
+        Row(
+            "schedule of nothing",
+            lambda: fit(algorithm=jala_em(step_size=lambda step: None)),
+            "JALAEM.step_size must be a positive number or a schedule, got None at step 0.",
+            TypeError,
+        ),
+        Row(
+            "step_size a rule for PGD",
+            lambda: fit(algorithm=jalax.PGD(step_size=jalax.PilotStep())),
+            "PGD.step_size must be a positive number or a schedule, got PilotStep(cess=0.95).",
+            TypeError,
+        ),
+        Row(
+            "step_size a class",
+            lambda: fit(algorithm=jalax.JALAEM(step_size=jalax.PilotStep)),
+            "JALAEM.step_size must be a number, a schedule or an object, got <class "
+            "'jalax._step_size.PilotStep'>.",
+            TypeError,
+        ),
+        *(
+            Row(
+                f"{name} optimizer ObservedInformation",
+                lambda name=name: fit(
+                    algorithm=getattr(jalax, name)(
+                        step_size=0.1, optimizer=jalax.ObservedInformation()
+                    )
+                ),
+                f"{name}.optimizer must be an optax transformation such as optax.adam(0.05), got "
+                "ObservedInformation(clip=0.005), which is for jalax.JALAEM.",
+                TypeError,
+            )
+            for name in ("PGD", "SOUL")
+        ),
+        Row(
+            "Optax of a number",
+            lambda: jalax.Optax(3),
+            "Optax takes a function that makes an optimiser, such as optax.adam, got 3.",
+            TypeError,
+        ),
+        *(
+            Row(
+                f"{name} Optax of an unknown option",
+                lambda name=name: fit(
+                    algorithm=getattr(jalax, name)(
+                        step_size=0.1, optimizer=jalax.Optax(optax.adam, rate=0.1)
+                    )
+                ),
+                "adam() got an unexpected keyword argument 'rate'\nraised inside adam, given rate "
+                "by jalax.Optax",
+                TypeError,
+            )
+            for name in ("JALAEM", "PGD", "SOUL")
+        ),
+        Row(
+            "rule a class",
+            lambda: jalax.auto_step_size(SIMPLE, 0.0, key=KEY, rule=jalax.PilotStep),
+            "rule must be jalax.PilotStep() or jalax.PowerIteration(), got <class "
+            "'jalax._step_size.PilotStep'>.",
+            TypeError,
+        ),
+        Row(
+            "rule with a wrong number",
+            lambda: jalax.auto_step_size(SIMPLE, 0.0, key=KEY, rule=jalax.PilotStep(cess=2)),
+            "PilotStep.cess must be a number between 0 and 1, got 2.",
+        ),
+        *(
+            Row(
+                f"rule with {number} particles",
+                lambda number=number: jalax.auto_step_size(
+                    SIMPLE, 0.0, key=KEY, num_particles=number
+                ),
+                f"num_particles must be a whole number of at least 2, got {number}.",
+            )
+            for number in (0, 2.5)
+        ),
     ],
     "counts and key": [
         *(
@@ -1459,7 +1760,12 @@ BAD = {
             NOT_TYPED.format("ndarray"),
             TypeError,
         ),
-        Row("three keys", lambda: fit(key=KEYS), "expected key of shape [()], got an array (3,)."),
+        Row(
+            "three keys",
+            lambda: fit(key=KEYS),
+            "key must be one key, got (3,) of them: pass key[0], or use jalax.fit_many for one fit "
+            "a key.",
+        ),
         *(
             Row(
                 f"checkpoint every {every}",
@@ -1472,6 +1778,73 @@ BAD = {
             "unknown argument",
             lambda: fit(steps=3),
             "fit() got an unexpected keyword argument 'steps'",
+            TypeError,
+        ),
+    ],
+    "callbacks": [
+        *(
+            Row(
+                f"{how.__name__} {name}",
+                lambda how=how, given=given: how(**arguments(key=KEYS[0]), callbacks=given),
+                f"callbacks must be a list such as [jalax.time_limit(60)], got {shown}.",
+                TypeError,
+            )
+            for how in (jalax.fit, jalax.fit_many)
+            for name, given, shown in (
+                ("one callback", jalax.time_limit(3), "time_limit(seconds=3)"),
+                ("None", None, "None"),
+                ("text", "bar", "'bar'"),
+            )
+        ),
+        *(
+            Row(
+                f"{how.__name__} {name}",
+                lambda how=how, given=given: how(**arguments(key=KEYS[0]), callbacks=[given]),
+                "callbacks must hold objects such as jalax.time_limit(60) or "
+                f"jalax.stop_when(function), got {shown}.",
+                TypeError,
+            )
+            for how in (jalax.fit, jalax.fit_many)
+            for name, given, shown in (
+                ("a function", prior, "<function prior at …>"),
+                ("a class", Watch, "<class '….Watch'>"),
+            )
+        ),
+        *(
+            Row(
+                f"progress {value}",
+                lambda value=value: fit(progress=value),
+                "progress must be a callback, None (a progress bar) or jalax.Callback() (nothing "
+                f"is shown), got {value}.",
+                TypeError,
+            )
+            for value in (True, False)
+        ),
+        *(
+            Row(
+                f"time_limit {seconds!r}",
+                lambda seconds=seconds: jalax.time_limit(seconds),
+                f"time_limit's seconds must be a number, 0 or more, got {seconds!r}.",
+                error,
+            )
+            for seconds, error in (
+                (-1, ValueError),
+                (np.nan, ValueError),
+                ("1h", TypeError),
+                (None, TypeError),
+                (True, TypeError),
+            )
+        ),
+        Row(
+            "stop_when",
+            lambda: jalax.stop_when(3),
+            "stop_when's fn must be a function (run) -> bool, got 3.",
+            TypeError,
+        ),
+        Row(
+            "checkpoint",
+            lambda: jalax.checkpoint(3),
+            "checkpoint's path must be a file name, got 3.",
             TypeError,
         ),
     ],
@@ -1493,7 +1866,7 @@ BAD = {
         Row(
             "a result",
             lambda: fit(state=fitted()),
-            "state must be the state of a FitResult, got FitResult.",
+            "state must be the state of a FitResult, got FitResult: pass result.state.",
             TypeError,
         ),
         Row(
@@ -1505,7 +1878,7 @@ BAD = {
         Row(
             "a file of another algorithm",
             lambda: fit(algorithm=jalax.PGD(step_size=0.05), state=from_file().state),
-            "state= holds the state of another algorithm or model.",
+            f"state= {STATE_OF_ANOTHER}",
             FileError,
         ),
         Row(
@@ -1514,7 +1887,7 @@ BAD = {
                 model=model_of(log_joint, {**DATA, "y": np.ones(4)}, jnp.zeros(4)),
                 state=from_file().state,
             ),
-            "state= holds the state of another algorithm or model.",
+            f"state= {STATE_OF_ANOTHER}",
             FileError,
         ),
         Row("a file, and no theta", lambda: fit(theta=None, state=from_file().state), NO_THETA),
@@ -1569,7 +1942,7 @@ BAD = {
         Row(
             "theta",
             lambda: many(theta=np.zeros(4), axes={"theta": 0}),
-            "the fit axes differ in length: key: 3, .theta: 4.",
+            "the fit axes differ in length: key: 3, theta: 4.",
         ),
         Row(
             "num_fits",
@@ -1579,14 +1952,14 @@ BAD = {
         Row(
             "step_size",
             lambda: many(algorithm=jala_em(step_size=np.ones(2)), axes={"step_size": 0}),
-            "the fit axes differ in length: key: 3, .algorithm.step_size: 2.",
+            "the fit axes differ in length: key: 3, algorithm.step_size: 2.",
         ),
         Row("unknown axis", lambda: many(axes={"stepsize": 0}), f"axes names ['stepsize']; {AXES}"),
         Row("static axis", lambda: many(axes={"resample": 0}), f"axes names ['resample']; {AXES}"),
         Row(
             "axis of a number",
             lambda: many(axes={"step_size": 0}),
-            "axes says that .algorithm.step_size leads with the fit axis, but it is a scalar.",
+            "axes says that algorithm.step_size leads with the fit axis, but it is a scalar.",
         ),
         Row(
             "axis 1",
@@ -1613,7 +1986,7 @@ BAD = {
         Row(
             "keys in rows",
             lambda: many(key=KEYS.reshape(3, 1)),
-            "expected key of shape [(), (3,)], got an array (3, 1).",
+            "key must be one key, or an array of one a fit, (3,); got (3, 1).",
         ),
         Row(
             "start",
@@ -1652,7 +2025,8 @@ BAD = {
         Row(
             "one theta",
             lambda: many(theta=np.array([0.0, 0.0, np.nan]), axes={"theta": 0}),
-            "the start value theta is not finite: nan.\nin fit number 2 of fit_many",
+            "the start value theta is not finite: nan. Pass finite numbers.\n"
+            "in fit number 2 of fit_many",
         ),
         Row(
             "one data set",
@@ -1665,13 +2039,43 @@ BAD = {
             "log_joint is not finite at the start for 8 of 8 particles (first: particle 0, -inf). "
             + NOT_FINITE,
         ),
+        Row(
+            "axes by name",
+            lambda: many(axes="theta"),
+            "axes must be a dict such as {'theta': 0}, got 'theta'.",
+            TypeError,
+        ),
+        *(
+            Row(
+                f"axes {name} {given!r}",
+                lambda name=name, given=given: many(axes={name: given}),
+                f"axes[{name!r}] is not 0, nor a tree like {name}, {shown}; got {given!r}.",
+            )
+            for name, given, shown in (
+                ("theta", "first", "float32[]"),
+                ("theta", 0.5, "float32[]"),
+                ("data", {"z": 0}, "{height: float32[], y: float32[3]}"),
+            )
+        ),
+        Row(
+            "axis of nothing",
+            lambda: many(start=jalax.Laplace(), axes={"start": 0}),
+            "axes says that start leads with the fit axis, but it holds no array: "
+            "Laplace(degrees_of_freedom=None, num_draws=None).",
+        ),
+        Row(
+            "start as text",
+            lambda: many(start=jalax.Given("x")),
+            f"Given.particles {DOCUMENTED} 'x'.",
+            TypeError,
+        ),
     ],
     "evidence": [
         *(
             Row(
                 f"error {error}",
                 lambda error=error: jalax.log_evidence(SIMPLE, 0.0, key=KEY, error=error),
-                f"error is the standard error asked for, positive; got {error}.",
+                f"error must be a positive number, the standard error asked for, got {error:g}.",
             )
             for error in (0.0, -1.0, np.nan)
         ),
@@ -1702,7 +2106,7 @@ BAD = {
         Row(
             "theta nan",
             lambda: jalax.log_evidence(SIMPLE, np.nan, key=KEY),
-            "the start value theta is not finite: nan.",
+            "the start value theta is not finite: nan. Pass finite numbers.",
         ),
         Row(
             "vector",
@@ -1762,6 +2166,107 @@ BAD = {
             lambda: from_file().evidence_check(KEY),
             "evidence_check needs the fit itself, not a result from a file.",
         ),
+        Row(
+            "error text",
+            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, error="small"),
+            "error must be a positive number, the standard error asked for, got 'small'.",
+            TypeError,
+        ),
+        *(
+            Row(
+                f"max_particles {number}",
+                lambda number=number: jalax.log_evidence(
+                    SIMPLE, 0.0, key=KEY, max_particles=number
+                ),
+                f"max_particles must be a whole number of at least 1, got {number}.",
+            )
+            for number in (0, -5)
+        ),
+        Row(
+            "moves by name",
+            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, moves="MALA"),
+            "moves must be jalax.MALA() or jalax.JALA(), got 'MALA'.",
+            TypeError,
+        ),
+        Row(
+            "moves with a wrong target",
+            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, moves=jalax.JALA(target=2)),
+            "JALA.target must be a number between 0 and 1, got 2.",
+        ),
+        *(
+            Row(
+                f"{name} with {freedom!r} degrees of freedom",
+                lambda make=make, freedom=freedom: jalax.log_evidence(
+                    SIMPLE, 0.0, key=KEY, reference=make(freedom)
+                ),
+                f"{name}.degrees_of_freedom must be a positive number, got {freedom!r}.",
+                error,
+            )
+            for name, make in (
+                ("AtMode", jalax.AtMode),
+                ("Modes", lambda freedom: jalax.Modes(np.zeros((2, 3)), freedom)),
+            )
+            for freedom, error in ((0, ValueError), (-1, ValueError), ("few", TypeError))
+        ),
+        Row(
+            "reference a class",
+            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, reference=jalax.AtMode),
+            f"{REFERENCE} <class 'jalax._reference.AtMode'>.",
+            TypeError,
+        ),
+        Row(
+            "modes of no rows",
+            lambda: jalax.log_evidence(
+                SIMPLE, 0.0, key=KEY, reference=jalax.Modes(np.zeros((0, 3)))
+            ),
+            "Modes.first must be shaped like float32[3] with a leading axis, got float32[0, 3].",
+        ),
+        Row(
+            "reference swapped",
+            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, reference=(log_prior, prior)),
+            "…\nraised inside log_density(theta, x, data) for theta=float32[], x=float32[3], "
+            "data={y: float32[3]}",
+            TypeError,
+        ),
+        Row(
+            "reference density a vector",
+            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, reference=(prior, lambda t, x, d: x)),
+            f"log_density must return a scalar, got float32[3] {NOT_A_SCALAR}",
+        ),
+        Row(
+            "nan everywhere",
+            lambda: jalax.log_evidence(
+                model_of(lambda t, x, d: jnp.sum(x) * jnp.nan), 0.0, key=KEY
+            ),
+            "log_joint is nan at the mode, which is searched from the model's example latent: "
+            "check latent, theta and the data for values outside the model's domain.",
+        ),
+        *(
+            Row(
+                f"interval {level!r}",
+                lambda level=level: EVIDENCE.interval(level),
+                f"level must be a number between 0 and 1, got {level!r}.",
+                error,
+            )
+            for level, error in ((2, ValueError), (-0.5, ValueError), ("95%", TypeError))
+        ),
+        *(
+            Row(
+                f"replay {name} {number}",
+                lambda name=name, number=number: fitted().replay(KEY, **{name: number}),
+                f"{name} must be a whole number of at least 2, got {number}.",
+            )
+            for name in ("num_replicates", "num_particles")
+            for number in (1, 0, -1, 2.5)
+        ),
+        Row("replay without a key", lambda: fitted().replay(None), NO_KEY, TypeError),
+        Row("check without a key", lambda: fitted().evidence_check(None), NO_KEY, TypeError),
+        Row(
+            "check with an old key",
+            lambda: fitted().evidence_check(OLD_KEY),
+            NOT_TYPED.format("ArrayImpl"),
+            TypeError,
+        ),
     ],
     "compare": [
         Row("none", lambda: jalax.compare({}), "compare needs two or more fits by name, got []."),
@@ -1773,7 +2278,7 @@ BAD = {
         Row(
             "a number",
             lambda: jalax.compare({"a": fitted(), "b": 3}),
-            "'b' is a int, not a FitResult.",
+            "compare takes FitResults; 'b' is of type int.",
             TypeError,
         ),
         Row("other observations", lambda: jalax.compare(two(first=0.0)), OTHER_DATA),
@@ -1805,13 +2310,51 @@ BAD = {
             NO_MESH,
             TypeError,
         ),
+        *(
+            Row(
+                f"results {type(given).__name__}",
+                lambda given=given: jalax.compare(given),
+                f"results must be a dict {{name: FitResult}}, got {type(given).__name__}.",
+                TypeError,
+            )
+            for given in ([1, 2], None)
+        ),
+        Row(
+            "prior by name",
+            lambda: jalax.compare(two(), theta_log_prior="flat"),
+            "theta_log_prior must be a function of theta, or a dict of them by name, got 'flat'.",
+            TypeError,
+        ),
+        Row(
+            "prior a vector",
+            lambda: jalax.compare(two(), theta_log_prior=lambda theta: jnp.stack([theta, theta])),
+            "theta_log_prior must return a scalar, got float32[2] for theta=float32[]: sum the "
+            "terms, jnp.sum(...).",
+        ),
+        Row(
+            "prior of another tree",
+            lambda: jalax.compare(two(), theta_log_prior=raising_prior),
+            "no such prior\nraised inside theta_log_prior(theta) for theta=float32[]",
+            RuntimeError,
+        ),
+        Row(
+            "observed by name",
+            lambda: jalax.compare(two(), observed="y"),
+            "observed must be a function of a model's data, got 'y'.",
+            TypeError,
+        ),
+        Row(
+            "no such fit",
+            lambda: jalax.compare(two()).log_bayes_factor("a", "c"),
+            "there is no fit 'c' here, only ['a', 'b'].",
+        ),
     ],
     "result": [
         *(
             Row(
                 f"theta_average {last}",
                 lambda last=last: fitted().theta_average(last),
-                f"last is a fraction of the steps, in (0, 1], got {last}.",
+                f"last must be a fraction of the steps, above 0 and up to 1, got {last}.",
             )
             for last in (0, 1.5, -0.1, np.nan)
         ),
@@ -1819,19 +2362,20 @@ BAD = {
             Row(
                 f"level {level}",
                 lambda level=level: fitted().confidence_intervals(level),
-                f"level is a probability between 0 and 1, got {level}.",
+                f"level must be a number between 0 and 1, got {level}.",
             )
             for level in (95, 2, 1, 0, -0.5, np.nan)
         ),
         Row(
             "errors of a divergence",
             lambda: diverged().standard_errors(),
-            "the fit diverged: there are no standard errors.",
+            "the fit diverged: there are no standard errors. result.message says what to try.",
         ),
         Row(
             "errors of a file",
             lambda: from_file().standard_errors(),
-            "this result was read from a file, which holds no standard errors.",
+            "this result was read from a file, which holds no standard errors: ask for "
+            "result.standard_errors() before saving.",
         ),
         Row(
             "errors of many parameters",
@@ -1856,6 +2400,70 @@ BAD = {
             NO_GROUPS,
             TypeError,
         ),
+        Row(
+            "theta_average text",
+            lambda: fitted().theta_average("half"),
+            "last must be a fraction of the steps, above 0 and up to 1, got 'half'.",
+            TypeError,
+        ),
+        Row(
+            "level text",
+            lambda: fitted().confidence_intervals("95%"),
+            "level must be a number between 0 and 1, got '95%'.",
+            TypeError,
+        ),
+        *(
+            Row(
+                f"resample {number}",
+                lambda number=number: fitted().resample(KEY, number),
+                f"num_samples must be a whole number of at least 1, got {number}.",
+            )
+            for number in (-1, 0, 2.5)
+        ),
+        Row("resample without a key", lambda: fitted().resample(None, 5), NO_KEY, TypeError),
+        Row(
+            "resample with an old key",
+            lambda: fitted().resample(OLD_KEY, 5),
+            NOT_TYPED.format("ArrayImpl"),
+            TypeError,
+        ),
+        Row(
+            "expectation of a number",
+            lambda: fitted().expectation(3),
+            "fn must be a function of x, got 3.",
+            TypeError,
+        ),
+        Row(
+            "expectation of an entry",
+            lambda: fitted().expectation(lambda x: x["a"]),
+            "…\nraised inside fn(x) for x=float32[3]",
+            TypeError,
+        ),
+        Row(
+            "lppd of a number",
+            lambda: jalax.lppd(3, DATA),
+            "result must be a FitResult, got int.",
+            TypeError,
+        ),
+        Row(
+            "lppd by name",
+            lambda: jalax.lppd(fitted(), DATA, log_predictive="x"),
+            "log_predictive must be a function (theta, x, data), got 'x'.",
+            TypeError,
+        ),
+        Row(
+            "lppd of one number",
+            lambda: jalax.lppd(fitted(), DATA, log_predictive=log_joint),
+            "log_predictive must return one log-density for each observation, shape (n,), got "
+            "float32[]: do not sum them.",
+        ),
+        Row(
+            "lppd of other data",
+            lambda: jalax.lppd(fitted(), {"z": Y}, log_predictive=lambda t, x, d: d["y"]),
+            "'y'\nraised inside log_predictive(theta, x, data) for theta=float32[], x=float32[3], "
+            "data={z: float32[3]}",
+            KeyError,
+        ),
     ],
     "transport": [
         Row("no key", lambda: transport(key=None), NO_KEY, TypeError),
@@ -1874,7 +2482,7 @@ BAD = {
         Row(
             "particle axis",
             lambda: transport(particles=0.5),
-            "particles must lead with the particle axis (N, ...).",
+            "particles must lead with the particle axis (N, ...), got float32[].",
         ),
         Row(
             "one particle",
@@ -1896,7 +2504,7 @@ BAD = {
         Row(
             "vector",
             lambda: transport(particles=np.ones((10, 2))),
-            "log_joint must return a scalar, got float32[2] for one latent configuration "
+            "log_density must return a scalar, got float32[2] for one latent configuration "
             "x=float32[2]: sum the terms, jnp.sum(...).",
         ),
         Row(
@@ -1928,6 +2536,59 @@ BAD = {
             "the genealogy gives an error for multinomial resampling only: pass "
             "resample=jalax.multinomial, or run replicates with several keys.",
         ),
+        *(
+            Row(
+                f"resample_below {below!r}",
+                lambda below=below: transport(resample_below=below),
+                f"resample_below must be a fraction of the particles, from 0 to 1, got {below!r}.",
+                error,
+            )
+            for below, error in ((2, ValueError), (-1, ValueError), ("half", TypeError))
+        ),
+        Row(
+            "resample by name",
+            lambda: transport(resample="systematic"),
+            "resample must be a function such as jalax.systematic, got 'systematic'.",
+            TypeError,
+        ),
+        Row(
+            "log_density a number",
+            lambda: transport(log_density=3),
+            "log_density must be a function (t, x) -> scalar, got 3.",
+            TypeError,
+        ),
+        Row(
+            "log_density raising",
+            lambda: transport(log_density=lambda t, x: t["a"]),
+            "…\nraised inside log_density(t, x) for t=float32[], x=float32[]",
+            TypeError,
+        ),
+        *(
+            Row(
+                f"{name} text",
+                lambda name=name: transport(**{name: "x"}),
+                f"{name} must hold numbers, got 'x'.",
+                TypeError,
+            )
+            for name in ("schedule", "particles", "step_size", "preconditioner")
+        ),
+        Row(
+            "particles None",
+            lambda: transport(particles=None),
+            "particles must lead with the particle axis (N, ...), got None.",
+        ),
+        Row(
+            "no particles",
+            lambda: transport(particles=POINTS[:0]),
+            "the number of particles must be a whole number of at least 2, got 0.",
+        ),
+        Row(
+            "preconditioner automatic",
+            lambda: transport(preconditioner=jalax.InverseHessian()),
+            "the preconditioner of transport is fixed in advance: pass a diagonal or a matrix, got "
+            "InverseHessian().",
+            TypeError,
+        ),
     ],
     "models": [
         Row(
@@ -1945,7 +2606,7 @@ BAD = {
         Row(
             "y in columns",
             lambda: models.gaussian_regression(ONES, ONES),
-            "y must have 1 axes, got shape (3, 2). Pass one number for each observation, such "
+            "y must have 1 axis, got shape (3, 2). Pass one number for each observation, such "
             "as y.ravel().",
         ),
         Row(
@@ -1966,7 +2627,7 @@ BAD = {
         Row(
             "none",
             lambda: models.hierarchical_normal(None),
-            "y must have 1 axes, got shape (). Pass one number for each observation.",
+            "y must have 1 axis, got shape (). Pass one number for each observation.",
         ),
         Row(
             "text",
@@ -2064,8 +2725,7 @@ BAD = {
         Row(
             "network fractions",
             lambda: models.neural_network(ONES, [0, 0.5, 1]),
-            "labels must hold counts (whole numbers from 0 upwards), found 0.5. Pass counts, "
-            "not rates or proportions.",
+            f"labels must be the classes 0, 1, ..., found 0.5. {RECODE}",
         ),
         Row(
             "network labels",
@@ -2216,6 +2876,24 @@ BAD = {
             "generator pictures",
             lambda: models.generator(THREE, 2),
             "pictures must have 2 axes, got shape (3,). Pass one picture a row.",
+        ),
+        Row(
+            "order True",
+            lambda: models.polynomial_regression(THREE, THREE, True),
+            "order must be an integer, got True of type bool. Pass for example int(...).",
+            TypeError,
+        ),
+        Row(
+            "generator hidden a number",
+            lambda: models.generator(ONES, 2, 8),
+            "hidden must be a tuple of whole numbers, such as (64,), got 8.",
+            TypeError,
+        ),
+        Row(
+            "generator seed",
+            lambda: models.generator(ONES, 2, seed="a"),
+            "seed must be an integer, got 'a' of type str. Pass for example int(...).",
+            TypeError,
         ),
     ],
     "mixed": [
@@ -2443,7 +3121,7 @@ BAD = {
         Row(
             "not installed",
             without("numpyro", schools),
-            "this needs NumPyro, which is not installed: pip install jalax[numpyro]",
+            "this needs NumPyro, which is not installed: pip install 'jalax[numpyro]'.",
             ImportError,
         ),
         Row(
@@ -2464,7 +3142,7 @@ BAD = {
         Row(
             "theta shape",
             lambda: automatic(schools(), {"mu": jnp.zeros(2), "tau": 1.0}),
-            "theta['mu'] must have shape ((),), got ((2,),).",
+            "theta['mu'] must have shape (), got (2,).",
         ),
         Row(
             "nothing to fit",
@@ -2513,6 +3191,18 @@ BAD = {
             "along their first axis of the plate's length, and the plate gets size one; shapes "
             f"must follow from the arrays and the plate. {HINT}",
         ),
+        Row(
+            "kwargs a list",
+            lambda: jalax.from_numpyro(examples.gamma_poisson, (COUNTS,), [1]),
+            "kwargs must be a dict of arguments, got list.",
+            TypeError,
+        ),
+        Row(
+            "raising",
+            lambda: jalax.from_numpyro(lambda y: raising(y, None, None), (COUNTS,)),
+            "no such table\nraised inside the NumPyro model, for the args and kwargs given",
+            RuntimeError,
+        ),
     ],
     "constrained": [
         Row(
@@ -2540,7 +3230,8 @@ BAD = {
         Row(
             "another tree",
             lambda: jalax.Constrained(PLAIN, latent=[constraints.real]),
-            "the constraints of latent are not a tree like it: tuple of 1 for PyTreeDef(…).",
+            "the constraints of latent are not a tree like it: tuple of 1 for "
+            "{extra: float32[], p: float32[3]}.",
         ),
         Row(
             "discrete",
@@ -2635,6 +3326,42 @@ BAD = {
             "every candidate diverged on some fold: try smaller step sizes, or a start nearer "
             "to the posterior.",
         ),
+        *(
+            Row(
+                f"{name} as text",
+                lambda name=name, text=text: tune(**{name: text}),
+                f"{name} is a list of names, got the string {text!r}: [{text!r}].",
+                TypeError,
+            )
+            for name, text in (("rows", "X"), ("sweep", "step_size"))
+        ),
+        *(
+            Row(
+                f"{name} {number!r}",
+                lambda name=name, number=number: tune(**{name: number}),
+                f"{name} must be a whole number of at least 1, got {number!r}.",
+            )
+            for name in ("every", "patience")
+            for number in (0, -1, "x")
+        ),
+        Row(
+            "min_gain",
+            lambda: tune(min_gain=np.nan),
+            "min_gain must be a finite number, got nan.",
+        ),
+        Row(
+            "class",
+            lambda: tune(algorithm=jalax.PGD),
+            "algorithm must be an object such as jalax.JALAEM(step_size=...), got <class "
+            "'jalax._algorithms.pgd.PGD'>.",
+            TypeError,
+        ),
+        Row(
+            "predictive density of one number",
+            lambda: tune(log_predictive=lambda t, x, d: jnp.sum(d["y"])),
+            "log_predictive must return one log-density for each observation, shape (n,), got "
+            "float32[]: do not sum them.",
+        ),
     ],
     "plots and tables": [
         Row(
@@ -2681,8 +3408,8 @@ BAD = {
         Row(
             "prior tree",
             lambda: fitted().plot_posterior(prior={"x": np.zeros((10, 3))}),
-            "the draws of prior= have the structure PyTreeDef({'x': *}), and the particles "
-            "of this fit PyTreeDef(*).",
+            "the draws of prior= must be a tree like result.particles, float32[8, 3]; got "
+            "{x: float32[10, 3]}.",
         ),
         *(
             Row(
@@ -2742,6 +3469,12 @@ BAD = {
             "there is no directory 'none': make it first.",
             FileNotFoundError,
         ),
+        Row(
+            "no names",
+            lambda: fitted().plot_posterior([]),
+            "names is empty: name at least one latent, or leave names= out.",
+        ),
+        Row("arviz key", lambda: to_arviz(key=3), NOT_TYPED.format("int"), TypeError),
     ],
     "datasets": [
         *(
@@ -2844,6 +3577,33 @@ BAD = {
             "downloading MNIST needs pooch: pip install pooch.",
             ImportError,
         ),
+        Row(
+            "test_fraction text",
+            lambda: datasets.train_test_split(datasets.wisconsin(), 0, "a"),
+            "test_fraction must lie between 0 and 1, got 'a': 0.2 keeps one row in five for the "
+            "test.",
+        ),
+        Row(
+            "test_fraction of no row",
+            lambda: datasets.train_test_split(datasets.wisconsin(), 0, 1e-9),
+            "test_fraction = 1e-09 of 683 rows leaves one of the two sets empty.",
+        ),
+        Row(
+            "split of a number",
+            lambda: datasets.train_test_split(3, 0),
+            "data must be a dataclass with features and labels, such as "
+            "jalax.datasets.wisconsin(), got int.",
+            TypeError,
+        ),
+        *(
+            Row(
+                f"split with key {key!r}",
+                lambda key=key: datasets.train_test_split(datasets.wisconsin(), key),
+                f"key must be a JAX key or a whole number from 0 upwards, got {key!r}.",
+                TypeError,
+            )
+            for key in ("a", -1, None)
+        ),
     ],
     "cli": [
         Row(
@@ -2883,7 +3643,6 @@ NOT_SENTENCES = {
     "mixed: syntax",
     "mixed: two tildes",
     "mixed: too many",
-    "numpyro: not installed",
     "cli: no experiment",
     "cli: seed",
 }
@@ -2971,9 +3730,17 @@ WARNED = [
         UserWarning,
     ),
     Row(
+        "relative evidence of a file",
+        lambda: from_file().log_evidence,
+        "the file this result was read from holds no evidence: ask for result.log_evidence before "
+        "saving.",
+        UserWarning,
+    ),
+    Row(
         "evidence of a file",
         lambda: absolute_from_file().log_evidence,
-        "the file this result was read from holds no evidence.",
+        "the file this result was read from holds no evidence: ask for result.log_evidence before "
+        "saving.",
         UserWarning,
     ),
 ]
@@ -3001,6 +3768,11 @@ def test_the_arguments_the_rows_break_are_good():
     Watch.begun = 0
     assert fit().status == "max_steps"
     assert Watch.begun == 1
+
+
+@pytest.mark.parametrize("how", [fit, many])
+def test_a_start_takes_a_pair_of_functions_as_its_reference(how):
+    how(start=jalax.Importance((prior, log_prior)), algorithm=jalax.PGD(step_size=0.1))
 
 
 def test_sfla_takes_a_single_particle():
@@ -3036,3 +3808,16 @@ def test_no_warning_where_log_joint_is_resolved(height, bits):
     with jax.enable_x64(bits == 64):
         result = fit(model=model_of(log_joint, {**DATA, "height": height}))
     assert result.status == "max_steps"
+
+
+def test_four_densities_may_be_transported():
+    """Warnings are errors here: each has a code of its own, and none is compiled four times."""
+    densities = [
+        lambda t, x: -((1 - t) * x**2) / 2,
+        lambda t, x: -((1 - t) * x**2) / 3,
+        lambda t, x: -((1 - t) * x**2) / 4,
+        lambda t, x: -((1 - t) * x**2) / 5,
+    ]
+    for density in densities:
+        with pytest.raises(ValueError, match="step_size"):  # which is looked at after the density
+            transport(log_density=density, step_size=0.0)

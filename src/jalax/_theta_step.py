@@ -203,6 +203,7 @@ class Phase(NamedTuple):
     averaged: Int[Array, ""]  # how many thetas are
     mean: Float[Array, " P"]  # their average
     error: Float[Array, ""]  # its simulation error, in standard errors
+    overshot: Int[Array, ""]  # long steps that cancelled each other
 
 
 @jax.tree_util.register_dataclass
@@ -232,11 +233,16 @@ class Averaging:
     def init(self, theta: Tree) -> Phase:
         flat, _ = ravel_pytree(theta)
         zero, one = jnp.zeros((), flat.dtype), jnp.zeros((), jnp.int32)
-        return Phase(one, jnp.zeros_like(flat), one, one, one, flat, zero + jnp.inf)
+        return Phase(one, jnp.zeros_like(flat), one, one, one, flat, zero + jnp.inf, one)
 
     def gain(self, phase: Phase) -> Float[Array, ""]:
-        """1 while moving, then (1 + j)^(-0.6): slow enough for an average (Polyak, Ruppert)."""
-        return jnp.where(phase.number == MOVING, 1.0, (1.0 + phase.averaged) ** -0.6)
+        """1 while moving, then (1 + j)^(-0.6): slow enough for an average (Polyak, Ruppert).
+
+        Less while moving, too, where theta jumps to and fro over the maximum: the information is
+        that of a Gaussian in part, and the steps it makes may be too long.
+        """
+        moving = 1 / (1 + phase.overshot / 4)
+        return jnp.where(phase.number == MOVING, moving, (1.0 + phase.averaged) ** -0.6)
 
     def rate(self, phase: Phase) -> Float[Array, ""]:
         """Weight of the newest cloud in the averaged information."""
@@ -262,6 +268,7 @@ class Averaging:
         short = (length < 0.1) & (yardstick.metric is not None)
         wild = length**2 > yardstick.usual()
         calm = jnp.where(((straight < 0.25) & ~wild) | short, phase.calm + 1, 0)
+        overshot = phase.overshot + (moving & (straight < 0.25) & wild)
         again = ~moving & (((straight > 0.8) & ~short) | wild)
         moved = phase.moved + (moving | again)
         count = jnp.where(again, 0, phase.averaged + ~moving)
@@ -279,4 +286,5 @@ class Averaging:
         after_averaging = jnp.where((count >= self.min_steps) & enough, DONE, phase.number)
         number = jnp.where(moving, after_moving, jnp.where(again, MOVING, after_averaging))
         error = jnp.where(moving | again, jnp.inf, error).astype(theta.dtype)
-        return Phase(number.astype(jnp.int32), drift, calm, moved, count, mean, error)
+        switched = number.astype(jnp.int32)
+        return Phase(switched, drift, calm, moved, count, mean, error, overshot)

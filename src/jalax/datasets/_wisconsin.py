@@ -67,9 +67,15 @@ def train_test_split(data: Data, key: Array | int, test_fraction: float = 0.2) -
     >>> len(train.labels), len(test.labels)
     (546, 137)
     """
-    if not 0.0 < test_fraction < 1.0:
+    if not dataclasses.is_dataclass(data) or not hasattr(data, "labels"):
+        raise TypeError(
+            "data must be a dataclass with features and labels, such as "
+            f"jalax.datasets.wisconsin(), got {type(data).__name__}."
+        )
+    number = isinstance(test_fraction, (int, float, np.floating))
+    if not number or not 0.0 < test_fraction < 1.0:
         raise ValueError(
-            f"test_fraction must lie between 0 and 1, got {test_fraction}: 0.2 keeps one row in "
+            f"test_fraction must lie between 0 and 1, got {test_fraction!r}: 0.2 keeps one row in "
             "five for the test."
         )
     generator = _generator(key)
@@ -77,6 +83,11 @@ def train_test_split(data: Data, key: Array | int, test_fraction: float = 0.2) -
     for label in np.unique(data.labels):
         rows = generator.permutation(np.flatnonzero(data.labels == label))
         in_test[rows[: round(test_fraction * rows.size)]] = True
+    if in_test.all() or not in_test.any():
+        raise ValueError(
+            f"test_fraction = {test_fraction} of {in_test.size} rows leaves one of the two sets "
+            "empty."
+        )
     return _rows(data, ~in_test), _rows(data, in_test)
 
 
@@ -90,4 +101,6 @@ def _generator(key: Array | int) -> np.random.Generator:
         is_key = jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key)
         words = np.asarray(jax.random.key_data(key) if is_key else key)
         return np.random.default_rng(words.ravel().tolist())
+    if isinstance(key, bool) or not isinstance(key, (int, np.integer)) or key < 0:
+        raise TypeError(f"key must be a JAX key or a whole number from 0 upwards, got {key!r}.")
     return np.random.default_rng(key)
