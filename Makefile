@@ -3,6 +3,10 @@
 #   make test                     lint, then the tests and docstring examples (all but the slow ones)
 #   make bench                    the benchmarks, about 20 minutes on an idle machine
 #   make test-browser             the HTML report and a notebook in headless Chromium
+#   make calibrate                coverage of the error bars, 200 data sets of 12 models (an hour)
+#   make mutants                  classic mistakes planted one at a time: every one must be caught
+#   make kill                     kill -9 at random moments of checkpointed fits
+#   make soak precision           a million steps and eight fits at once; float32 against float64
 #   make PYTHON=python3.12 test   the same with another interpreter (remove .venv first)
 
 PYTHON ?= python3
@@ -22,6 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
 .PHONY: demo test test-all test-browser lint format bench clean
+.PHONY: calibrate mutants kill soak precision
 
 demo: $(VENV)/.installed
 	$(BIN)/jalax demo
@@ -49,6 +54,16 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/run.py
+
+# Each writes its result beside itself: reliability/*.md and *.json, see docs/reliability.md.
+calibrate: $(VENV)/.installed-test
+	$(BIN)/python reliability/calibrate.py --jobs $(JOBS)
+
+mutants: $(VENV)/.installed-test
+	$(BIN)/python reliability/mutants.py --jobs $(JOBS)
+
+kill soak precision: $(VENV)/.installed-test
+	$(BIN)/python reliability/$@.py
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache

@@ -22,7 +22,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "benchmarks"))
 
-import numpy as np
+import numpy as np  # noqa: E402
 
 FITS = ("wisconsin", "cbpp")
 

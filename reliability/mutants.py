@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path[:0] = [str(HERE), str(ROOT / "benchmarks")]
 
-from _mutants import MUTANTS, Mutant
+from _mutants import MUTANTS, Mutant  # noqa: E402
 
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -61,27 +61,21 @@ def run_tests(folder: Path, *tests: str) -> str | None:
     return failed[1].removeprefix("tests/")
 
 
-def catch(mutant: Mutant | None) -> dict[str, Any]:
-    """What catches a mistake; None: nothing is planted, and nothing must fail."""
+def catch(mutant: Mutant) -> dict[str, Any]:
+    """What catches a mistake."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         shutil.copytree(ROOT / "src" / "jalax", folder / "jalax")
-        files: list[str] = []
-        if mutant is not None:
-            target = folder / "jalax" / mutant.file
-            target.write_text(planted(mutant, target.read_text()))
-            files = mutant.tests.split()
+        target = folder / "jalax" / mutant.file
+        target.write_text(planted(mutant, target.read_text()))
         caught = None
-        for group in [[f"tests/{name}"] for name in files] or [["tests/test_golden.py"]]:
-            caught = run_tests(folder, *group)
-            if caught is not None:
+        for tests in [*(f"tests/{name}" for name in mutant.tests.split()), "tests"]:
+            if (caught := run_tests(folder, tests)) is not None:
                 break
-        if mutant is not None and caught is None:
-            caught = run_tests(folder, "tests")
     row = {
-        "mistake": "nothing planted" if mutant is None else mutant.name,
-        "in": "" if mutant is None else mutant.file,
+        "mistake": mutant.name,
+        "in": mutant.file,
         "caught by": caught or "NOBODY",
         "seconds": round(time.monotonic() - began),
     }
@@ -97,10 +91,14 @@ def main() -> None:
     chosen = [m for m in MUTANTS if not options.names or any(n in m.name for n in options.names)]
     for mutant in chosen:  # before anything runs
         planted(mutant, (ROOT / "src" / "jalax" / mutant.file).read_text())
-    if catch(None)["caught by"] != "NOBODY":
-        sys.exit("the tests fail with nothing planted: mend that first.")
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = list(pool.map(catch, chosen))
+    # A test that fails without the mistake has caught nothing.
+    seen = sorted({f"tests/{row['caught by']}" for row in rows if row["caught by"] != "NOBODY"})
+    with tempfile.TemporaryDirectory() as place:
+        shutil.copytree(ROOT / "src" / "jalax", Path(place) / "jalax")
+        if (broken := run_tests(Path(place), *seen)) is not None:
+            sys.exit(f"{broken} fails with nothing planted: mend that first.")
     missed = [row["mistake"] for row in rows if row["caught by"] == "NOBODY"]
     text = f"{len(rows)} mistakes planted one at a time, {len(rows) - len(missed)} caught."
     if not options.names:

@@ -10,6 +10,7 @@ log p (its rounding is then what a sum of many terms has at least), or repeat th
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -90,13 +91,12 @@ class Recorded:
 
 
 def run(
-    model: Any, theta: Any, step_size: float, path: Recorded, particles: Any, dtype, weights=None
+    model: Any, theta: Any, step_size: float, path: Recorded, particles: Any, dtype, num_steps: int
 ) -> np.ndarray:
     """log Z of the path after every step; in float64 the path is drawn on the way."""
     model = _checks.prepare_model(model)
     theta = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), theta)
-    options = {} if weights is None else {"weights": weights}
-    algorithm: Any = canonical(jalax.JALAEM(step_size=step_size, **options)).filled(theta)
+    algorithm: Any = canonical(jalax.JALAEM(step_size=step_size)).filled(theta)
     particles = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), particles)
     groups, num = jax.tree.leaves(particles)[0].shape[:2]
     cloud = Cloud(particles, jnp.zeros((groups, num), dtype), None)
@@ -105,17 +105,17 @@ def run(
     @jax.jit
     def step(state, noise, ancestors, low):
         # Any ESS is below 2 N, and none below 0: the groups to resample are told.
-        told = algorithm.__class__(**{**vars(algorithm), "resample_below": jnp.where(low, 2.0, 0)})
+        told = dataclasses.replace(algorithm, resample_below=jnp.where(low, 2.0, 0.0))
         with (
-            mock.patch.object(_tree, "normal_like", lambda key, like: noise),
-            mock.patch.object(_resampling, "ancestors_of_groups", lambda *_: ancestors),
+            mock.patch.object(_tree, "normal_like", return_value=noise),
+            mock.patch.object(_resampling, "ancestors_of_groups", return_value=ancestors),
         ):
             return told.step(jax.random.key(0), model, state)
 
     values = []
     recorded = len(path.noise) > 0
     nobody = np.zeros(groups, bool), np.zeros((groups, num), int)
-    for k in range(STEPS):
+    for k in range(num_steps):
         noise = path.noise[k] if recorded else path.draw()
         noise = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), noise)
         if recorded:
@@ -127,7 +127,9 @@ def run(
     return np.array(values)
 
 
-def compare(name: str, make: Any, num_particles: int, height: float = 0.0) -> dict[str, Any]:
+def compare(
+    name: str, make: Any, num_particles: int, height: float = 0.0, num_steps: int = STEPS
+) -> dict[str, Any]:
     """Both runs from the same particles: draws around the mode at theta_0."""
     with jax.enable_x64(True):
         model, theta, step_size = make()
@@ -141,21 +143,21 @@ def compare(name: str, make: Any, num_particles: int, height: float = 0.0) -> di
         )
         particles = jax.tree.map(np.asarray, start.particles)
         path = Recorded(7, particles)
-        double = run(model, theta, step_size, path, particles, jnp.float64)
+        double = run(model, theta, step_size, path, particles, jnp.float64, num_steps)
         size = float(jnp.max(jnp.abs(jax.jit(_log_joint)(model, theta, start.particles))))
     with jax.enable_x64(False):
         model, theta, step_size = make()
         if height:
             model = lifted(model, height)
-        single = run(model, theta, step_size, path, particles, jnp.float32)
+        single = run(model, theta, step_size, path, particles, jnp.float32, num_steps)
     row = {
         "model": name,
         "|log p|": f"{size:.3g}",
         "N": num_particles,
         "resamplings": int(np.sum(path.low)),
         "log Z/Z0, float64": f"{double[-1]:.4f}",
-        "float32 less float64": f"{single[-1] - double[-1]:+.5f}",
-        "largest on the way": f"{np.max(np.abs(single - double)):.5f}",
+        "float32 less float64": float(f"{single[-1] - double[-1]:.2g}"),
+        "largest on the way": float(f"{np.max(np.abs(single - double)):.2g}"),
     }
     print(row, flush=True)
     return row

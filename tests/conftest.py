@@ -47,7 +47,6 @@ LONG = (
     "test_starts.py::test_a_fit_from_here_has_an_absolute_evidence[float32-Laplace-True]",
     "test_starts.py::test_the_mode_of_latents_in_very_different_units[float32]",
     "test_tune.py::test_lppd_is_the_mean_log_of_the_weighted_density[student_t_regression]",
-    "test_weighting.py::test_changed_weights_give_no_path_evidence_and_say_so[weights0]",
     "test_weighting.py::test_many_latents_exact_weights_collapse_tempered_ones_do_not",
 )
 

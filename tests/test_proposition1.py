@@ -142,10 +142,15 @@ def follow_path():
     return optax.GradientTransformation(lambda theta: jnp.zeros((), jnp.int32), update)
 
 
-def run_grouped(below=0.95, num_particles=30):
+def run_grouped(below=0.95, num_particles=30, shift=0.0):
     model = jalax.GroupedModel(group_log_joint, jnp.zeros(()), jnp.asarray(Y))
     algorithm = canonical(
-        jalax.JALAEM(step_size=0.25, optimizer=follow_path(), resample_below=below)
+        jalax.JALAEM(
+            step_size=0.25,
+            optimizer=follow_path(),
+            resample_below=below,
+            shift=jalax.Shift(shift),
+        )
     )
     log_z0 = -0.25 * (Y - THETA_PATH[0]) ** 2 - 0.5 * jnp.log(4 * jnp.pi)
 
@@ -181,15 +186,17 @@ def test_grouped_model_on_a_fixed_path(below):
     assert_exact(run_grouped(below))
 
 
+def test_particles_that_move_along_with_theta():
+    """Of a Gaussian the shift depends on theta alone, so that it is fixed in advance, too."""
+    assert_exact(run_grouped(shift=1.0))
+
+
 # --- the same tests see every fault -----------------------------------------------------------
 
 
-def no_weights(patch):
-    patch.setattr(
-        _langevin,
-        "alpha",
-        lambda log_joint, *rest: jnp.zeros_like(log_joint),
-    )
+def no_work(patch):
+    """The weights of importance sampling: the moves do not count."""
+    patch.setattr(_langevin, "work", lambda grad_x, path, *rest: 0 * _tree.dot(grad_x, path))
 
 
 def open_segment_dropped(patch):
@@ -224,7 +231,7 @@ def theta_k_for_theta_k_plus_1(patch):
 
 
 @pytest.mark.parametrize(
-    "fault", [no_weights, open_segment_dropped, caches_not_gathered, theta_k_for_theta_k_plus_1]
+    "fault", [no_work, open_segment_dropped, caches_not_gathered, theta_k_for_theta_k_plus_1]
 )
 def test_grouped_test_sees(fault, monkeypatch):
     fault(monkeypatch)
@@ -233,7 +240,7 @@ def test_grouped_test_sees(fault, monkeypatch):
         assert_exact(statistics)
 
 
-@pytest.mark.parametrize("fault", [no_weights, open_segment_dropped, caches_not_gathered])
+@pytest.mark.parametrize("fault", [no_work, open_segment_dropped, caches_not_gathered])
 def test_moving_gaussian_test_sees(fault, monkeypatch):
     fault(monkeypatch)
     statistics, _ = LOW.run(resample_below=0.95)

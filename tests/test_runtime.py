@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,20 @@ def test_the_scores_of_a_model_that_xla_gets_wrong():
     found = _programs.Jit(_information._scores)(model, theta, particles)[0, :, 0]
     exact = np.einsum("ij,ni->n", Y - 0.5, np.exp(-X[0]))
     np.testing.assert_allclose(found, exact, rtol=1e-3, atol=1e-2)
+
+
+INLINED = {"_static.py", "_loop.py"}  # parts of other programs
+MOVES = {"_processes.py"}  # copies arrays, and adds nothing up
+
+
+def test_programs_are_compiled_with_care():
+    source = Path(jalax.__file__).parent
+    found = {
+        str(file.relative_to(source))
+        for file in source.rglob("*.py")
+        if "jax.jit(" in file.read_text() or "(jax.jit" in file.read_text()
+    }
+    assert found == {"_programs.py"} | INLINED | MOVES
 
 
 EVERYTHING = """

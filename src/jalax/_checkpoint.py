@@ -46,6 +46,15 @@ class checkpoint(Callback):
             raise TypeError(f"checkpoint's path must be a file name, got {self.path!r}.")
         check_count("checkpoint's every", self.every)
 
+    def begin(self, run: Run) -> None:
+        folder = Path(self.path).parent
+        if is_first(run.layout) and not os.access(folder, os.W_OK | os.X_OK):
+            warnings.warn(
+                f"checkpoint {self.path} cannot be written: {folder} is no folder that this "
+                "process may write to. Make it, or give another path; the fit goes on without.",
+                stacklevel=2,
+            )
+
     def steps_until_due(self, run: Run) -> int:
         return self.every - run.step % self.every
 
@@ -82,14 +91,34 @@ class checkpoint(Callback):
                     f"checkpoint {self.path} belongs to another fit: its {_NAMES[name]} differs. "
                     "Remove the file, or give this fit another path."
                 )
-        state = unflatten_state(header["leaves"], arrays, run.state, self.path)
+        with _store.interpreting(self.path):
+            state = unflatten_state(header["leaves"], arrays, run.state, self.path)
+            saved, first_step = arrays["log_joint"], header["first_step"]
+            records = _records(header["records"], arrays, run)
+            if type(first_step) is not int or not 0 <= first_step <= int(state.step):
+                raise FileError(f"its first step is {first_step!r}.")
+            if _store.paths(state) != _store.paths(run.state):
+                raise FileError("its numbers are of another precision.")
         run.state = place(run.model, state)
-        _check_log_joint(self.path, run, arrays["log_joint"])
-        records = _store.unpack(header["records"], arrays)
+        _check_log_joint(self.path, run, saved)
         if records:
-            records["theta"] = jax.tree.structure(run.state.theta).unflatten(records["theta"])
             run.records = [records]
-        run.first_step = header["first_step"]
+        run.first_step = first_step
+
+
+def _records(skeleton: Any, arrays: dict[str, np.ndarray], run: Run) -> dict[str, Any]:
+    """The history so far, with theta as a tree; in the form that this version records it."""
+    records = _store.unpack(skeleton, arrays)
+    if not records:
+        return {}
+    _, info = jax.eval_shape(run.algorithm.step, run.key, run.model, run.state)
+    theta = jax.tree.leaves(run.state.theta)  # as _save writes it
+    fields = info._asdict() | {"step": run.state.step, "theta": theta}
+    rows = len(records["step"])
+    expected = jax.tree.map(lambda leaf: ((rows, *leaf.shape), leaf.dtype.name), fields)
+    if jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype.name), records) != expected:
+        raise FileError("its history is not what this version of jalax records.")
+    return records | {"theta": jax.tree.structure(run.state.theta).unflatten(records["theta"])}
 
 
 _NAMES = {
@@ -179,6 +208,8 @@ _log_joint = Jit(_visit.log_joint)
 def _check_log_joint(path, run: Run, saved: np.ndarray) -> None:
     """The same function of the same data gives the same log p at the saved particles."""
     now = to_host(_log_joint(run.model, run.state.theta, run.state.particles))
+    if saved.dtype != now.dtype:
+        raise FileError(f"checkpoint {path} is damaged: its log_joint is of another precision.")
     rtol, atol = (1e-5, 1e-3) if saved.dtype == np.float32 else (1e-10, 1e-8)
     if now.shape != saved.shape or not np.allclose(now, saved, rtol=rtol, atol=atol):
         raise FileError(

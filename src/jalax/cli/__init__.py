@@ -14,6 +14,10 @@ from jalax.cli import reproduce as _reproduce
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
+# Seeds that JAX and NumPy both take, whatever the precision.
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the random numbers.")]
+
+
 @app.callback()
 def _root() -> None:
     """Maximum marginal likelihood for latent variable models, with the evidence."""
@@ -22,9 +26,10 @@ def _root() -> None:
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("jalax-demo"),
-    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Logistic regression on the Wisconsin data: JALA-EM against PGD and SOUL."""
+    _make_folder(out)
     _demo.run(out, seed)
 
 
@@ -42,14 +47,27 @@ class Experiment(StrEnum):
 def reproduce(
     experiment: Annotated[Experiment, typer.Argument(help="Which one.")],
     quick: Annotated[bool, typer.Option("--quick", help="A small version.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of data and random numbers.")] = 0,
-    trials: Annotated[int | None, typer.Option(help="Data sets a cell, where there are.")] = None,
+    seed: Seed = 0,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Data sets a cell, where there are.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and the report.")] = Path(
         "jalax-results"
     ),
 ) -> None:
     """Run an experiment of the paper and hold its claims against what comes out."""
+    _make_folder(out)
     _reproduce.run(experiment.value, out, quick=quick, seed=seed, trials=trials)
+
+
+def _make_folder(out: Path) -> None:
+    """Before the work begins, so that a wrong --out costs nothing but a sentence."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise typer.BadParameter(
+            f"{str(out)!r} is no folder and cannot be made one: {error}", param_hint="--out"
+        ) from error
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import gzip
 import math
 import os
-import zipfile
 import zlib
 from collections.abc import Sequence
 from importlib import resources
@@ -18,12 +17,21 @@ from jaxtyping import Array, Float, Int
 from ._wisconsin import _generator
 
 _URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_MD5 = {
-    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+_SHA256 = {
+    "train-images-idx3-ubyte.gz": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+    ),
 }
+_LARGEST = 2**28  # bytes unpacked; all of MNIST has 55 million
 _ELSEWHERE = (
     "The full set is read from folder=, and jalax.datasets.download_mnist() fetches such a folder."
 )
@@ -122,8 +130,8 @@ def download_mnist(folder: str | os.PathLike | None = None) -> Path:
     except ImportError as error:
         raise ImportError("downloading MNIST needs pooch: pip install pooch.") from error
     target = pooch.os_cache("jalax") / "mnist" if folder is None else Path(folder)
-    for name, md5 in _MD5.items():
-        pooch.retrieve(_URL + name, known_hash=f"md5:{md5}", fname=name, path=target)
+    for name, sha256 in _SHA256.items():
+        pooch.retrieve(_URL + name, known_hash=f"sha256:{sha256}", fname=name, path=target)
     return Path(target)
 
 
@@ -185,9 +193,11 @@ def _read_idx(path: Path) -> np.ndarray:
     again = "Fetch the file again, for example by jalax.datasets.download_mnist()."
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read()
+            content = file.read(_LARGEST + 1)  # a few bytes of gzip can be many
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path} is cut short or damaged ({error}). {again}") from error
+    if len(content) > _LARGEST:
+        raise ValueError(f"{path} is larger than {_LARGEST} bytes and so not of MNIST. {again}")
     start = 4 + 4 * content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else math.inf
     if len(content) < start:
         raise ValueError(f"{path} is no IDX file of bytes: it begins with {content[:4]!r}. {again}")
@@ -203,17 +213,22 @@ def _read_idx(path: Path) -> np.ndarray:
 
 def _read_npz(file, name: str) -> tuple[np.ndarray, np.ndarray]:
     try:
-        with np.load(file) as arrays:
+        with np.load(file, allow_pickle=False) as arrays:
+            size = sum(member.file_size for member in arrays.zip.infolist())
+            if size > _LARGEST:
+                raise ValueError(f"{size} bytes, more than {_LARGEST}")
             if "images" in arrays and "labels" in arrays:
-                return _checked(arrays["images"], arrays["labels"], name)
-            parts = [np.concatenate([arrays[f"{x}_train"], arrays[f"{x}_test"]]) for x in "xy"]
-            return _checked(parts[0], parts[1], name)
+                images, labels = arrays["images"], arrays["labels"]
+            else:
+                parts = [np.concatenate([arrays[f"{x}_train"], arrays[f"{x}_test"]]) for x in "xy"]
+                images, labels = parts
     except KeyError as error:
         raise ValueError(
             f"{name} must hold images and labels, or x_train, y_train, x_test and y_test: {error}."
         ) from error
-    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except Exception as error:  # zip, zlib, npy and shapes that lie
         raise ValueError(f"{name} is cut short or damaged ({error}).") from error
+    return _checked(images, labels, name)
 
 
 def _checked(images: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:

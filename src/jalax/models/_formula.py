@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-# What a formula may call besides formulae's own functions (scale, center, bs, poly, ...).
-FUNCTIONS = {
-    "np": np,
-    **{name: getattr(np, name) for name in ("log", "log1p", "log2", "log10", "exp", "sqrt", "abs")},
-}
+# What a formula may call: these, by themselves or as np.log, and some of formulae's own. Left to
+# itself, formulae looks a function up in whatever module calls it and follows every dot, so that
+# np.save or the exec of a module's imports would be functions of a formula too.
+_NUMPY = ("log", "log1p", "log2", "log10", "exp", "expm1", "sqrt", "abs", "sin", "cos", "tanh")
+_FORMULAE = (
+    *("scale", "standardize", "center", "poly", "bs", "cr", "cc", "tp"),
+    *("C", "T", "S", "Treatment", "Sum", "B", "binary"),
+    *("I", "offset", "p", "prop", "proportion"),
+)
+FUNCTIONS: dict[str, Any] = {name: getattr(np, name) for name in _NUMPY}
+FUNCTIONS["np"] = SimpleNamespace(**FUNCTIONS)
+ALLOWED = frozenset((*_NUMPY, *(f"np.{name}" for name in _NUMPY), *_FORMULAE))
+
+LONGEST = 10_000  # characters
+HIGHEST_ORDER = 10  # of interactions, in (a + b) ** 3
+HIGHEST_POWER = 100  # inside a call
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,6 +59,9 @@ def parse(formula: str, data: Any) -> Design:
     if "~" not in formula:
         raise ValueError(f"{formula!r} has no response: write 'y ~ {formula}'.")
     frame = as_frame(data)
+    if not len(frame):
+        raise ValueError("the data have no rows.")
+    _check_syntax(formula)
     _check_columns(formula, frame)
     bars = bar_terms(formula)
     if not bars:
@@ -108,6 +123,79 @@ def _tidy(formula: str) -> str:
     return f"{left.strip()} ~ {kept or '1'}"
 
 
+def _check_syntax(formula: str) -> None:
+    """Refuse what formulae would run but a formula has no need of, and what it would ignore."""
+    from formulae.parser import Parser
+    from formulae.scanner import Scanner
+
+    if len(formula) > LONGEST:
+        raise ValueError(f"the formula {formula[:40]!r}... is longer than {LONGEST} characters.")
+    try:
+        parser = Parser(Scanner(formula.replace("||", "|")).scan())
+        tree = parser.parse()
+        parts = list(_parts(tree))
+    except Exception as error:  # also a RecursionError
+        raise ValueError(f"the formula {formula!r} cannot be read: {error}") from error
+    if not parser.at_end():  # formulae stops there and goes on without the rest
+        raise ValueError(
+            f"the formula {formula!r} cannot be read from {parser.peek().lexeme!r} on."
+        )
+    for node, in_call in parts:
+        kind = type(node).__name__
+        if kind == "Call":
+            _check_call(formula, node.callee)
+        elif kind == "Binary" and node.operator.kind == "STAR_STAR":
+            _check_power(formula, node, in_call)
+
+
+def _parts(node: Any, in_call: bool = False) -> Iterator[tuple[Any, bool]]:
+    """Every node of formulae's syntax tree, and whether it is an argument of a call."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _parts(item, in_call)
+    elif type(node).__module__ == "formulae.expr":
+        yield node, in_call
+        for child in vars(node).values():
+            yield from _parts(child, in_call or type(node).__name__ == "Call")
+
+
+def _check_call(formula: str, callee: Any) -> None:
+    name = callee.name.lexeme if type(callee).__name__ == "Variable" else None
+    if name in ALLOWED and callee.level is None:
+        return
+    known = ", ".join((*_NUMPY, *_FORMULAE))
+    raise ValueError(
+        f"the formula {formula!r} calls {'something without a name' if name is None else name}. "
+        f"A formula may call {known}; compute anything else before, as a column of the data."
+    )
+
+
+def _check_power(formula: str, node: Any, in_call: bool) -> None:
+    """Numbers to a high power would be computed to the last digit, and that for ever."""
+    highest = HIGHEST_POWER if in_call else HIGHEST_ORDER
+    base, exponent = (_number(side) for side in (node.left, node.right))
+    if exponent is not None:
+        fine = abs(exponent) <= highest and (base is None or abs(base) <= 1e6)
+    else:
+        fine = in_call
+    if not fine:
+        raise ValueError(
+            f"the formula {formula!r} has a power that is no number up to {highest}: compute it "
+            "before, as a column of the data."
+        )
+
+
+def _number(node: Any) -> float | None:
+    """The value of a number; infinite for arithmetic with nothing but numbers; None: a column."""
+    inside = [part for part, _ in _parts(node)]
+    if any(type(part).__name__ in ("Variable", "QuotedName") for part in inside):
+        return None
+    while type(node).__name__ in ("Unary", "Grouping"):  # -(2)
+        node = getattr(node, "right", None) or node.expression
+    value = getattr(node, "value", None)
+    return value if isinstance(value, (int, float)) else np.inf
+
+
 def _check_columns(formula: str, frame: Any) -> None:
     from formulae import model_description
 
@@ -129,9 +217,15 @@ def _check_columns(formula: str, frame: Any) -> None:
 
 def _matrices(formula: str, frame: Any) -> Any:
     from formulae import design_matrices
+    from formulae.environment import Environment
 
+    _check_syntax(formula)  # of what is evaluated, and not only of the text it was cut out of
     try:
-        return design_matrices(formula, frame, na_action="error", extra_namespace=FUNCTIONS)
+        # An environment without names: by default it is this module, with all that it imports.
+        env = Environment([])
+        return design_matrices(
+            formula, frame, na_action="error", env=env, extra_namespace=FUNCTIONS
+        )
     except Exception as error:
         raise ValueError(
             f"the part {formula!r} of the formula cannot be evaluated on these data: "
@@ -142,12 +236,15 @@ def _matrices(formula: str, frame: Any) -> Any:
 def _response(response: Any) -> tuple[np.ndarray, np.ndarray | None]:
     values = np.asarray(response.design_matrix)
     if response.kind == "proportion":
+        for column in values.T.astype(float):
+            _check_finite(f"the response {response.name!r}", column)
         return values[:, 0].astype(float), values[:, 1].astype(float)
     if response.kind == "categoric" or values.ndim > 1 or values.dtype.kind not in "biuf":
         raise ValueError(
             f"the response {response.name!r} is not numeric: encode it as numbers first, a yes or "
             "no as 1 or 0."
         )
+    _check_finite(f"the response {response.name!r}", values.astype(float))
     return values.astype(float), None
 
 
@@ -162,8 +259,18 @@ def _fixed(common: Any, rows: int) -> tuple[tuple[str, ...], np.ndarray, np.ndar
             columns.append(values)
             names += [str(label) for label in term.labels]
     X = np.concatenate(columns, axis=1)
+    _check_finite("an offset", offset)
+    for name, column in zip(names, X.T, strict=True):
+        _check_finite(f"the fixed effect {name!r}", column)
     _check_rank(X, names)
     return tuple(names), X, offset
+
+
+def _check_finite(what: str, values: np.ndarray) -> None:
+    """A column without missing values may have them after a transformation, such as a log."""
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if wrong.size:
+        raise ValueError(f"{what} is {values[wrong[0]]:g} in row {wrong[0]}: it must be finite.")
 
 
 def _check_rank(X: np.ndarray, names: list[str]) -> None:
@@ -193,7 +300,7 @@ def _blocks(bar: str, frame: Any, taken: list[str]) -> list[Block]:
                 f"the grouping factor {factor!r} has one level, {labels[0]!r}: a variance between "
                 "groups needs at least two."
             )
-        index = _levels(factor, frame, len(labels))
+        index = _levels(terms[0][1].factor, frame, len(labels))
         effects, matrix = _effects(terms, group, index, len(labels))
         parts = [[j] for j in range(len(effects))] if apart else [list(range(len(effects)))]
         for part in parts:
@@ -206,8 +313,13 @@ def _blocks(bar: str, frame: Any, taken: list[str]) -> list[Block]:
     return found
 
 
-def _levels(factor: str, frame: Any, count: int) -> np.ndarray:
-    group = _matrices(f"0 + (1|{factor})", frame).group
+def _levels(factor: Any, frame: Any, count: int) -> np.ndarray:
+    # The names of columns have lost their backquotes, and some need them.
+    parts = [
+        part.name if type(part).__name__ == "Call" else f"`{part.name}`"
+        for part in factor.components
+    ]
+    group = _matrices(f"0 + (1|{':'.join(parts)})", frame).group
     indicator = _dense(group[next(iter(group.terms))])
     assert indicator.shape[1] == count
     return np.argmax(indicator, axis=1)
@@ -221,6 +333,8 @@ def _effects(terms: list, group: Any, index: np.ndarray, count: int) -> tuple[li
     for name, term in terms:
         wide = _dense(group[name])
         narrow = wide.reshape(index.size, count, -1)[rows, index]
+        for column in narrow.T:
+            _check_finite(f"the random effect {name!r}", column)
         assert np.isclose(np.abs(narrow).sum(), np.abs(wide).sum())  # levels come first
         columns.append(narrow)
         one = [str(label).split("|")[0] for label in term.labels[: narrow.shape[1]]]
