@@ -152,7 +152,7 @@ def compare(
         single = run(model, theta, step_size, path, particles, jnp.float32, num_steps)
     row = {
         "model": name,
-        "|log p|": f"{size:.3g}",
+        "size of log p": f"{size:.3g}",
         "N": num_particles,
         "resamplings": int(np.sum(path.low)),
         "log Z/Z0, float64": f"{double[-1]:.4f}",

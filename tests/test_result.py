@@ -408,3 +408,22 @@ def test_a_path_far_from_the_fresh_evidence_is_not_shown():
     assert "differs by 4.0" in path_is_off(-96.0, 0.2, fresh)
     doubted = dataclasses.replace(fresh, messages=("something",))
     assert path_is_off(-96.0, 0.2, doubted) == ""  # no reason to believe the other
+
+
+def test_a_path_too_long_for_its_evidence_says_so():
+    """The bias of a path that follows its particles has no bound, and after many steps no sense."""
+    model = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))
+    result = jalax.fit(
+        model,
+        0.0,
+        key=jax.random.key(0),
+        algorithm=jalax.JALAEM(step_size=0.5, resample_below=0.95),
+        num_particles=10,
+        num_steps=2000,
+        record=100,
+    )
+    exact = float(model.exact_log_evidence(result.theta))
+    with pytest.warns(UserWarning, match=r"so long .* log_evidence, a fresh estimate"):
+        assert abs(result.path_log_evidence - exact) > 3  # it is indeed of no use
+    assert "and biased" in result.summary()
+    assert abs(result.log_evidence - exact) < 4.5 * result.log_evidence_error

@@ -33,17 +33,22 @@ def memory_advice(model: Model) -> str:
     )
 
 
+class OutOfMemory(MemoryError):
+    """With the knobs in its message; to the user a MemoryError like any other."""
+
+
 @contextmanager
 def naming_knobs(model: Model) -> Iterator[None]:
-    """A device out of memory is a MemoryError that says what to do about it."""
+    """A device, or the host, out of memory: a MemoryError that says what to do about it."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if not is_out_of_memory(error):
+    except OutOfMemory:
+        raise
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and not is_out_of_memory(error):
             raise
-        raise MemoryError(
-            f"the device ran out of memory ({str(error).splitlines()[0]}); {memory_advice(model)}."
-        ) from error
+        said = str(error).splitlines()[0] if str(error) else "the host"
+        raise OutOfMemory(f"there is no memory left ({said}); {memory_advice(model)}.") from error
 
 
 @contextmanager

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from jalax._export.tables import Summary
 
 
+MOST_PATH_ERROR = 3.0  # a factor of twenty in the evidence, and its bias is no smaller
+
+
 @dataclasses.dataclass(frozen=True)
 class SavedState:
     """The leaves of a state read from a file; `fit(..., state=...)` finds their structure."""
@@ -133,7 +136,20 @@ class FitResult:
         if self.path_value is None or self.relative:
             warnings.warn(self.evidence_reason, stacklevel=2)
             return None
+        if self.path_error > MOST_PATH_ERROR:
+            warnings.warn(
+                "the path was so long that resampling alone gives its log-evidence an error of "
+                f"{self.path_error:.1f}, and its bias upwards grows with every step: use "
+                "log_evidence, a fresh estimate at theta, or replay.",
+                stacklevel=2,
+            )
         return self.path_value
+
+    @property
+    def path_error(self) -> float:
+        """A rough standard error of `path_log_evidence`, without its bias; 0 where not known."""
+        errors = self.history.get("log_evidence_error", ())
+        return float(errors[-1]) if len(errors) else 0.0
 
     @cached_property
     def evidence(self) -> Evidence | None:

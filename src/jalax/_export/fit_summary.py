@@ -87,7 +87,8 @@ def evidence_rows(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
     if result.path_value is not None and result.relative:
         rows.append(("log Z / Z_0 (path)", (f"{result.path_value:.3f}, relative to theta_0",)))
     elif result.path_value is not None:
-        rows.append(("log evidence (path)", (f"{result.path_value:.3f}",)))
+        error = f" +- {result.path_error:.1f}, and biased" if result.path_error > 1 else ""
+        rows.append(("log evidence (path)", (f"{result.path_value:.3f}{error}",)))
     elif evidence is None:
         rows.append(("log evidence", (f"none: {result.evidence_reason}",)))
     return rows
