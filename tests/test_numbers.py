@@ -191,13 +191,14 @@ def check_moments(result, y, scale):
     assert abs(result.log_evidence - exact) < 4.5 * result.log_evidence_error + 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 def test_huge_and_tiny_scales_in_64_bits(x64, scale):
     model, y = normal_groups(scale)
     check_moments(jalax.fit(model, key=KEY), y, scale)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize("scale", [1e6, pytest.param(1e-6, marks=pytest.mark.slow)])
 def test_large_and_small_scales_in_32_bits(scale):
     model, y = normal_groups(scale)
     check_moments(jalax.fit(model, key=KEY), y, scale)
@@ -232,6 +233,7 @@ def test_separable_data_have_no_maximum_and_it_is_said():
     assert result.log_evidence == pytest.approx(0.0, abs=0.1)  # everything is predicted
 
 
+@pytest.mark.slow
 def test_a_column_twice_is_said():
     ones = np.ones(40)
     slope = np.random.default_rng(0).normal(size=40)
@@ -245,6 +247,7 @@ def test_a_column_twice_is_said():
     assert np.isfinite(errors[2])
 
 
+@pytest.mark.slow
 def test_latents_that_only_count_together():
     """Duplicated and constant columns of the latents: the prior tells them apart."""
     random = np.random.default_rng(0)
@@ -264,6 +267,7 @@ def test_latents_that_only_count_together():
     assert abs(result.log_evidence - exact) < 4.5 * result.log_evidence_error
 
 
+@pytest.mark.slow
 def test_one_observation_of_one_latent():
     """y = 1 and a logit with mean theta: the likelihood grows to 1 as theta does."""
     result = jalax.fit(jalax.models.logistic_regression(np.ones((1, 1)), np.ones(1)), key=KEY)

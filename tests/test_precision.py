@@ -20,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "reliability"))
 import precision
 
 
-@pytest.mark.parametrize("make", [precision.wisconsin, precision.cbpp])
+@pytest.mark.parametrize(
+    "make", [precision.cbpp, pytest.param(precision.wisconsin, marks=pytest.mark.slow)]
+)
 def test_the_path_evidence_in_float32(make):
     """Asked for: 0.02 over 1,000 steps. Seen: 1e-4."""
     row = precision.compare(make.__name__, make, num_particles=100)
