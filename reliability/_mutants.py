@@ -10,7 +10,7 @@ class Mutant(NamedTuple):
     file: str  # below src/jalax
     old: str  # occurs exactly once in the file
     new: str
-    tests: str  # files below tests, asked one after the other
+    tests: str  # files, or tests in them, below tests: asked one after the other
 
 
 JALA = "_algorithms/jala_em.py"
@@ -266,7 +266,7 @@ MUTANTS = [
         "_clouds.py",
         "return top + np.log(mean), variance, float(freedom)",
         "return log_z.mean(axis=0), variance, float(freedom)",
-        "test_evidence.py",
+        "test_evidence.py::test_replicates_are_averaged_in_z",
     ),
     Mutant(
         "Student-t draws weighed by a Gaussian density",
@@ -287,14 +287,14 @@ MUTANTS = [
         "_tempering.py",
         "            increment = (new - old) * log_ratio(here)\n",
         "            increment = (old - new) * log_ratio(here)\n",
-        "test_evidence.py test_starts.py",
+        "test_evidence.py::test_tempered_legs_have_the_exact_evidence",
     ),
     Mutant(
         "Metropolis moves that accept everything",
         "_tempering.py",
         "accept = jnp.log(uniform) < log_ratio",
         "accept = log_ratio > -jnp.inf",
-        "test_evidence.py test_starts.py",
+        "test_evidence.py::test_tempered_legs_have_the_exact_evidence",
     ),
     Mutant(
         "a normal quantile for few degrees of freedom",

@@ -3684,7 +3684,7 @@ WARNED = [
     Row(
         "float32 cannot resolve log_joint",
         lambda: fit(model=model_of(log_joint, {**DATA, "height": 1e7})),
-        "log_joint is about 9999993 in size, which float32 resolves too coarsely: rounding alone "
+        "log_joint is about 99999… in size, which float32 resolves too coarsely: rounding alone "
         "may move a log-weight by 2. For an evidence use 64 bits, "
         "jax.config.update('jax_enable_x64', True), or leave constants that do not depend on x out "
         "of log_joint and add them to the evidence.",

@@ -14,7 +14,7 @@ from jax.scipy.special import gammaln
 from scipy import stats
 
 import jalax
-from jalax import _clouds, _evidence, datasets, models
+from jalax import _clouds, _evidence, _reference, datasets, models
 from jalax._checks import prepare_model
 from jalax._mode import DENSE_UP_TO, cholesky_roots, find_mode
 
@@ -297,3 +297,33 @@ def test_roots_of_a_hessian_by_cholesky(x64):
     assert not bool(positive)
     assert np.isfinite(root).all()
     np.testing.assert_allclose(inverse @ root, np.eye(30), atol=1e-12)
+
+
+# --- the parts of the tempered route -------------------------------------------------------------
+
+
+def test_replicates_are_averaged_in_z():
+    value, variance, freedom = _clouds.average_in_z(np.log([[1.0], [3.0]]))
+    assert value[0] == pytest.approx(np.log(2.0))
+    assert variance[0] == pytest.approx(2.0 / 2.0**2 / 2)  # var / mean^2 / R
+    assert freedom == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("moves", [jalax.MALA(), jalax.JALA()])
+def test_tempered_legs_have_the_exact_evidence(moves):
+    """From the prior; the mean of Z over 100 legs, within 4.5 of its errors."""
+    model = prepare_model(models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0])))
+    theta, key = jnp.asarray(0.0), jax.random.key(3)
+    prior = _reference.as_reference(
+        (
+            lambda key, theta, data: theta + jax.random.normal(key, (3,)),
+            lambda theta, x, data: jnp.sum(jax.scipy.stats.norm.logpdf(x, theta, 1.0)),
+        )
+    )
+    plan = _clouds.make_plan(key, model, theta, prior, moves, num_particles=500)
+    keys = jax.random.split(key, 100)
+    legs = _clouds._legs(keys, model, theta, prior, plan, moves, num_particles=500)
+    ratio = np.exp(np.asarray(legs.log_evidence)[:, 0] - float(model.exact_log_evidence(0.0)))
+    error = ratio.std(ddof=1) / np.sqrt(len(ratio))
+    assert error < 0.02  # else the test could see nothing
+    assert abs(ratio.mean() - 1) < 4.5 * error
