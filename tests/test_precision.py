@@ -5,19 +5,13 @@ The figures of longer runs are in reliability/precision.md.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+import precision
 import pytest
 
 import jalax
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "reliability"))
-
-import precision
 
 
 @pytest.mark.parametrize(
