@@ -301,14 +301,14 @@ MUTANTS = [
         "_evidence.py",
         "finite = np.isfinite(self.degrees_of_freedom)",
         "finite = False",
-        "test_evidence.py",
+        "test_evidence.py::test_the_interval_has_the_quantile_of_its_degrees_of_freedom",
     ),
     Mutant(
         "the variance of the log not added back",
         "_clouds.py",
         "return float((self.groups + self.variance / 2).sum())",
         "return float(self.groups.sum())",
-        "test_evidence.py test_many_groups.py",
+        "test_evidence.py::test_half_the_variance_is_added_back_in_every_group",
     ),
     # --- constraints, standard errors, comparison ------------------------------------------------
     Mutant(

@@ -327,3 +327,33 @@ def test_tempered_legs_have_the_exact_evidence(moves):
     error = ratio.std(ddof=1) / np.sqrt(len(ratio))
     assert error < 0.02  # else the test could see nothing
     assert abs(ratio.mean() - 1) < 4.5 * error
+
+
+def evidence_of(degrees_of_freedom):
+    return _evidence.Evidence(
+        value=1.0,
+        error=0.5,
+        degrees_of_freedom=degrees_of_freedom,
+        route="tempered",
+        k_hat=0.0,
+        ess=1.0,
+        num_particles=1,
+        num_replicates=8,
+        num_temperatures=1,
+        groups=np.zeros(1),
+        messages=(),
+    )
+
+
+@pytest.mark.parametrize(("freedom", "law"), [(7.0, stats.t(7)), (np.inf, stats.norm)])
+def test_the_interval_has_the_quantile_of_its_degrees_of_freedom(freedom, law):
+    """8 replicates and 1.96 would cover 91 %, not 95 %."""
+    half = 0.5 * law.ppf(0.975)
+    np.testing.assert_allclose(evidence_of(freedom).interval(), [1 - half, 1 + half])
+
+
+def test_half_the_variance_is_added_back_in_every_group():
+    groups, variance = np.array([-1.0, -2.0]), np.array([0.2, 0.4])
+    total = _clouds.Total("importance", groups, variance, np.inf, 0.0, 1.0, 100, 8, None)
+    assert total.value == pytest.approx(-3.0 + 0.3)
+    assert total.error == pytest.approx(np.sqrt(0.6))
