@@ -323,14 +323,14 @@ MUTANTS = [
         "_finish.py",
         'variance = np.einsum("ip,pq,iq->i", self.jacobian, filled, self.jacobian)',
         "variance = np.diagonal(filled).copy()",
-        "test_constrained.py test_information.py test_numpyro.py",
+        "test_information.py::test_standard_errors_on_the_users_scale_are_those_of_the_delta_method",
     ),
     Mutant(
         "the prior of theta left out of the full evidence",
         "_compare.py",
         "return float(prior(flat) + shift + size - log_det / 2)",
         "return float(shift + size - log_det / 2)",
-        "test_compare.py",
+        "test_compare.py::test_the_full_evidence_of_a_gaussian_model_is_exact",
     ),
     # --- the peers -------------------------------------------------------------------------------
     Mutant(
@@ -338,7 +338,7 @@ MUTANTS = [
         "_algorithms/ipla.py",
         "jnp.sqrt(2 * c / num_particles) * xi",
         "jnp.sqrt(2 * c) * xi",
-        "test_golden.py",
+        "test_golden.py::test_ipla",
     ),
     Mutant(
         "PGD's particles at the new theta",
@@ -346,21 +346,21 @@ MUTANTS = [
         "proposal = _langevin.move(key, state.particles, old.grad_x, gamma).particles",
         "grad_x = evaluate(model, theta, state.particles).grad_x\n"
         "        proposal = _langevin.move(key, state.particles, grad_x, gamma).particles",
-        "test_golden.py",
+        "test_golden.py::test_pgd",
     ),
     Mutant(
         "SOUL's chain begun afresh from its first state",
         "_algorithms/soul.py",
         "last = jax.tree.map(lambda leaf: leaf[:, -1:], state.particles)",
         "last = jax.tree.map(lambda leaf: leaf[:, :1], state.particles)",
-        "test_golden.py",
+        "test_golden.py::test_soul",
     ),
     Mutant(
         "SFLA's latent on the slow time scale",
         "_algorithms/sfla.py",
         "key_move, state.particles, old.grad_x, gamma / self.epsilon",
         "key_move, state.particles, old.grad_x, gamma",
-        "test_golden.py",
+        "test_golden.py::test_sfla",
     ),
     # --- files -----------------------------------------------------------------------------------
     Mutant(
@@ -368,20 +368,20 @@ MUTANTS = [
         "_store.py",
         "if _checksum(content) != expected:",
         "if False:",
-        "test_checkpoint.py",
+        "test_checkpoint.py::test_the_checksum_guards_the_numbers",
     ),
     Mutant(
         "a checkpoint of another key accepted",
         "_checkpoint.py",
         '"key": [str(jax.random.key_impl(run.key)), key],',
         '"key": [str(jax.random.key_impl(run.key))],',
-        "test_checkpoint.py",
+        "test_checkpoint.py::test_a_file_of_another_fit_is_refused",
     ),
     Mutant(
         "a resumed fit forgets its history",
         "_checkpoint.py",
         "            run.records = [records]\n",
         "            pass\n",
-        "test_checkpoint.py",
+        "test_checkpoint.py::test_checkpoint_and_resume_equals_the_uninterrupted_run",
     ),
 ]

@@ -10,7 +10,7 @@ from jax.scipy.special import gammaln
 from scipy.special import digamma, polygamma
 
 import jalax
-from jalax import _curvature, _information, _langevin, _mode, _weights, datasets, models
+from jalax import _curvature, _finish, _information, _langevin, _mode, _weights, datasets, models
 from jalax._checks import prepare_model
 from jalax._langevin import Dense
 from jalax._mode import find_mode
@@ -191,3 +191,13 @@ def test_weights_with_a_shift_fixed_in_advance():
         if lively:
             z = np.exp(np.asarray(log_z))
             assert abs(z.mean() - 1) < 4 * z.std() / np.sqrt(z.size)  # false alarm 6e-5
+
+
+def test_standard_errors_on_the_users_scale_are_those_of_the_delta_method():
+    """Var(J t) = J V J^T; a number that depends on a direction without information has none."""
+    covariance = np.array([[1.0, 0.5, np.nan], [0.5, 4.0, np.nan], [np.nan, np.nan, np.nan]])
+    jacobian = np.array([[2.0, 0.0, 0.0], [1.0, -1.0, 0.0], [0.0, 1.0, 3.0]])
+    known = _finish.Uncertainty(("a", "b", "c"), covariance, covariance, 7.0, np.eye(3), jacobian)
+    found = known.errors(covariance)
+    np.testing.assert_allclose(found[:2], [2.0, np.sqrt(1.0 + 4.0 - 2 * 0.5)])
+    assert np.isnan(found[2])
