@@ -7,8 +7,6 @@ rate of 7e-6 for each normal error; coverage of at least 87 in 100 at 95 % has o
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +18,7 @@ from scipy.optimize import minimize
 from step_size import ml_ii, regression_data
 
 import jalax
+import quartic
 from jalax import _finish, datasets, models
 
 
@@ -390,25 +389,9 @@ def test_too_few_steps_say_what_is_moving():
     assert "moving" in result.message
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TooLong:
-    """A rule that chooses a step size at which quartic tails overflow."""
-
-    size: float = dataclasses.field(metadata={"static": True})
-
-    def tune(self, key, model, theta, particles, log_weights, point, preconditioner):
-        return jnp.asarray(self.size, log_weights.dtype)
-
-
-def quartic(theta, x, y):
-    return -0.5 * (x - theta) ** 2 - x**4 - 0.5 * (y - x) ** 2
-
-
 def test_a_diverging_fit_says_what_was_tried():
-    model = jalax.GroupedModel(quartic, jnp.zeros(()), jnp.linspace(-2.0, 3.0, 20))
-    algorithm = jalax.JALAEM(step_size=TooLong(1e6))
-    result = jalax.fit(model, 0.0, key=jax.random.key(0), algorithm=algorithm)
+    algorithm = jalax.JALAEM(step_size=quartic.TooLong(1e6))
+    result = jalax.fit(quartic.model(), 0.0, key=jax.random.key(0), algorithm=algorithm)
     assert result.status == "diverged"
     assert "halving the step size 5 times" in result.message
     assert float(result.state.memory.step_size) == 1e6 / 2**6

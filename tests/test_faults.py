@@ -171,8 +171,13 @@ def exhausted():
     raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")
 
 
-def test_out_of_memory_on_the_way_keeps_what_there_is():
-    with pytest.warns(UserWarning, match="ran out of memory after step 20"):
+def exhausted_host():
+    raise MemoryError("Unable to allocate 8 bytes")
+
+
+@pytest.mark.parametrize("exhausted", [exhausted, exhausted_host])
+def test_out_of_memory_on_the_way_keeps_what_there_is(exhausted):
+    with pytest.warns(UserWarning, match="no memory left after step 20"):
         result = fit([At(20, exhausted)], num_steps=40, chunk_size=10)
     assert result.status == "stopped"
     assert "particle_batch=" in result.message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import jax
@@ -12,6 +11,7 @@ import pytest
 from scipy import integrate, stats
 
 import jalax
+import quartic
 
 KEY = jax.random.key(0)
 
@@ -19,30 +19,14 @@ KEY = jax.random.key(0)
 # --- going back ----------------------------------------------------------------------------------
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TooLong:
-    """A rule that chooses a step size at which quartic tails overflow."""
-
-    size: float = dataclasses.field(metadata={"static": True})
-
-    def tune(self, key, model, theta, particles, log_weights, point, preconditioner):
-        return jnp.asarray(self.size, log_weights.dtype)
-
-
-def quartic(theta, x, y):
-    return -0.5 * (x - theta) ** 2 - x**4 - 0.5 * (y - x) ** 2
-
-
-QUARTIC = jalax.GroupedModel(quartic, jnp.zeros(()), jnp.linspace(-2.0, 3.0, 20))
-
-
 def rolled_back(num_steps=60, **options):
     return jalax.fit(
-        QUARTIC,
+        quartic.model(),
         0.0,
         key=KEY,
-        algorithm=jalax.JALAEM(step_size=TooLong(100.0), averaging=jalax.Averaging(tolerance=0.0)),
+        algorithm=jalax.JALAEM(
+            step_size=quartic.TooLong(100.0), averaging=jalax.Averaging(tolerance=0.0)
+        ),
         num_steps=num_steps,
         chunk_size=10,
         **options,
@@ -81,7 +65,7 @@ def test_going_back_is_remembered_by_a_checkpoint(tmp_path):
 
 def test_going_back_is_remembered_by_a_state(recovered):
     more = jalax.fit(
-        QUARTIC,
+        quartic.model(),
         key=KEY,
         algorithm=recovered.origin.algorithm,
         state=recovered.state,

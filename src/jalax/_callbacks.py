@@ -51,7 +51,8 @@ class Run:
     record: int = 1  # every how many steps a row of the history is kept
     diverged: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
     retries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), int))
-    walled: bool = False  # before it failed, particles ran into log p = -inf
+    # Before they failed, particles ran into log p = -inf.
+    walled: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
     identity: dict[str, Any] | None = None  # of its checkpoints
     records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     lost: bool = False  # another process of the fit is gone, and with it part of the state

@@ -281,7 +281,7 @@ def check_values(value: Any, alive: Any, log_weights: Any, weighted: bool) -> No
         )
     if weighted and value.dtype == np.float32:
         # Over a path the differences of log p add up to that of its ends, each rounded once (see
-        # _langevin.weight_gain); measured by reliability/precision.py.
+        # _langevin.jarzynski_increment); measured by reliability/precision.py.
         largest = np.median(np.abs(value), axis=1).max()  # one far out carries no weight
         noise = 2 * np.finfo(np.float32).eps * largest
         if noise > 0.1:

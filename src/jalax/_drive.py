@@ -16,7 +16,7 @@ from jalax._checkpoint import checkpoint
 from jalax._faults import is_out_of_memory, memory_advice
 from jalax._processes import to_host
 from jalax._together import agreed, interrupts, losses
-from jalax._types import Status
+from jalax._types import State, Status
 
 MAX_RETRIES = 5  # times a diverging automatic fit halves its step size
 
@@ -59,10 +59,10 @@ def drive(
     except KeyboardInterrupt as interrupt:
         by = f" by {interrupt}" if str(interrupt) else ""
         return Status.INTERRUPTED, f"interrupted{by} after step {run.step}"
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
         if not is_out_of_memory(error) or run.step == run.first_step:
             raise
-        reason = f"the device ran out of memory after step {run.step}; {memory_advice(run.model)}"
+        reason = f"there was no memory left after step {run.step}; {memory_advice(run.model)}"
         warnings.warn(f"{reason}.", stacklevel=3)  # what there is so far is the result
         return Status.STOPPED, reason
     finally:
@@ -87,7 +87,7 @@ def _advance(
     if not healthy.all():
         # A trajectory is a function of its first state and key: take it again, up to
         # the last good step. This costs nothing to the runs that never fail.
-        run.walled |= bool(np.any(to_host(getattr(chunk.state.memory, "outside", 0)) > 0))
+        run.walled = run.walled | (~healthy & (to_host(_outside(chunk.state)) > 0))
         done = np.where(healthy, done, done - 1).astype(np.int32)
         chunk = advance(run.state, done)
     _append(run, chunk, done)
@@ -106,6 +106,10 @@ def _first(stops: list[Any]) -> Stop | None:
         if stop:  # a callback of the user's that just says True, or why
             return Stop(Status.STOPPED, str(stop))
     return None
+
+
+def _outside(state: State) -> Any:
+    return getattr(state.memory, "outside", np.zeros(()))
 
 
 def is_done(run: Run) -> np.ndarray:
@@ -170,7 +174,7 @@ def advice(run: Run) -> str:
         f"after step {run.step} every particle of a group, or theta, became non-finite; the state "
         f"of step {run.step} is kept. "
     )
-    if run.walled:
+    if np.any(run.walled):
         what += (
             "Particles ran into a region where log_joint is -inf, a hard constraint: put the "
             "latent on an unconstrained scale, for example by jalax.Constrained. "

@@ -13,9 +13,9 @@ from jalax._model import Model
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """The runtime has no error class of its own for it."""
+    """Of the host, or of a device, for which the runtime has no error class of its own."""
     text = str(error)
-    return "RESOURCE_EXHAUSTED" in text or "Out of memory" in text
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text
 
 
 def memory_advice(model: Model) -> str:
@@ -45,7 +45,7 @@ def naming_knobs(model: Model) -> Iterator[None]:
     except OutOfMemory:
         raise
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
-        if isinstance(error, jax.errors.JaxRuntimeError) and not is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         said = str(error).splitlines()[0] if str(error) else "the host"
         raise OutOfMemory(f"there is no memory left ({said}); {memory_advice(model)}.") from error

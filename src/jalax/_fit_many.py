@@ -192,6 +192,7 @@ def fit_many(
         many=True,
         diverged=np.zeros(count, bool),
         retries=np.zeros(count, int),
+        walled=np.zeros(count, bool),
         layout=layout,
     )
     in_loop = len(jax.tree.leaves((inputs.algorithm, inputs.model)))
@@ -388,5 +389,6 @@ def _lane(run: Run, one: _Inputs, states: Any, i: int, key: jax.Array) -> Run:
         theta_0=one.model.unconstrained(one.theta),
         records=records,
         retries=run.retries[i],
+        walled=run.walled[i],
         began=run.began,
     )
