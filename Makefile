@@ -2,7 +2,8 @@
 #   make demo                     the demonstration: JALA-EM against PGD and SOUL
 #   make test                     lint, then the tests and docstring examples (all but the slow ones)
 #   make bench                    the benchmarks, about 20 minutes on an idle machine
-#   make test-browser             the HTML report and a notebook in headless Chromium
+#   make docs                     the documentation site, docs/_build/html; runs every example
+#   make test-browser             that site, the HTML report and a notebook in headless Chromium
 #   make calibrate                coverage of the error bars, 200 data sets of 12 models (an hour)
 #   make mutants                  classic mistakes planted one at a time: every one must be caught
 #   make kill                     kill -9 at random moments of checkpointed fits
@@ -25,7 +26,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
-.PHONY: demo test test-all test-browser lint format bench clean
+.PHONY: demo test test-all test-browser lint format docs bench clean
 .PHONY: calibrate mutants kill soak precision
 
 demo: $(VENV)/.installed
@@ -40,7 +41,7 @@ test-all: lint
 	$(TESTING_8) $(PYTEST) tests/multidevice
 
 # Needs Debian's chromium (apt-get install chromium).
-test-browser: $(VENV)/.installed-test
+test-browser: docs
 	$(BIN)/python -m pytest -m browser
 
 lint: $(VENV)/.installed-dev
@@ -51,6 +52,11 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# A warning is an error. What was executed is kept until the library or the example changes.
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m sphinx -W --keep-going -j $(JOBS) -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/run.py
@@ -66,7 +72,7 @@ kill soak precision: $(VENV)/.installed-test
 	$(BIN)/python reliability/$@.py
 
 clean:
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist docs/_build docs/repository .mypy_cache .pytest_cache .ruff_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 # A half-made environment is removed, so that the next call does not take it for a whole one.
@@ -83,6 +89,11 @@ $(VENV)/.installed-test: $(PINS) | $(BIN)/python
 	@echo "installing jalax[test] into $(VENV) (a few minutes the first time)"
 	$(BIN)/python -m pip install -q -c constraints.txt -e ".[test]"
 	@touch $@
+
+$(VENV)/.installed-docs: $(PINS) | $(BIN)/python
+	@echo "installing jalax[docs] into $(VENV) (a few minutes the first time)"
+	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
 $(VENV)/.installed-dev: $(PINS) | $(BIN)/python
 	@echo "installing jalax[dev] into $(VENV) (a few minutes the first time)"

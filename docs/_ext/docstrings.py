@@ -1,0 +1,54 @@
+"""Docstrings are written in Markdown's manner; autodoc wants reStructuredText."""
+
+from __future__ import annotations
+
+import re
+
+import jalax
+from jalax import datasets, models
+
+# Where a name in backticks may be at home.
+PLACES = (("jalax", jalax), ("jalax.models", models), ("jalax.datasets", datasets))
+
+
+def full_name(name: str) -> str | None:
+    """The full name behind a public one as docstrings spell it: `fit`, `FitResult.replay`."""
+    bare = name.removeprefix("jalax.").removesuffix("()")
+    for prefix, module in PLACES:
+        inside = bare.removeprefix(prefix.removeprefix("jalax.") + ".")
+        thing = module
+        for part in inside.split("."):
+            thing = None if part.startswith("_") else getattr(thing, part, None)
+        if thing is not None:
+            return f"{prefix}.{inside}"
+    return None
+
+
+def code(found: re.Match) -> str:
+    text = " ".join(found[1].split())
+    full = full_name(text) if re.fullmatch(r"[\w.]+(\(\))?", text) else None
+    return f"``{text}``" if full is None else f":py:obj:`{text} <{full}>`"
+
+
+def formula(found: re.Match) -> str:
+    rows = "\n".join("    " + row.strip() for row in found[1].strip().splitlines())
+    return f"\n\n.. math::\n\n{rows}\n\n"
+
+
+def convert(text: str) -> str:
+    """`$$` blocks become math directives, $x$ the role, `name` a reference or a literal."""
+    text = re.sub(r"(?<![`:\w])`([^`]+)`(?!`)", code, text)
+    text = re.sub(r"\$\$(.+?)\$\$", formula, text, flags=re.DOTALL)
+    return re.sub(r"\$([^$]+)\$", lambda found: f":math:`{' '.join(found[1].split())}`", text)
+
+
+def on_docstring(app, what, name, thing, options, lines) -> None:
+    """All but the examples, which begin with >>> and end at an empty line."""
+    parts = re.split(r"(^ *>>> .*?(?:\n\s*\n|\Z))", "\n".join(lines), flags=re.M | re.S)
+    converted = [part if i % 2 else convert(part) for i, part in enumerate(parts)]
+    lines[:] = "".join(converted).split("\n")
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", on_docstring, priority=100)  # before napoleon
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
