@@ -43,7 +43,7 @@ os.environ["TQDM_DISABLE"] = "1"  # a reader would see the bar's last line only
 
 def library_hash() -> str:
     """Of every file that decides what an example prints, apart from the example itself."""
-    files = sorted((ROOT / "src").rglob("*.py")) + [ROOT / "constraints.txt"]
+    files = [*sorted((ROOT / "src").rglob("*.py")), ROOT / "constraints.txt"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
@@ -63,6 +63,9 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say it in words
 autodoc_preserve_defaults = True
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
+nitpicky = True  # a name in a docstring must be in this reference
+nitpick_ignore_regex = [("py:class", ".*")]  # types of attributes: ndarray, Float[Array, "G N"]
 python_maximum_signature_line_length = 88
 add_module_names = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

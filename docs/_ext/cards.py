@@ -47,8 +47,8 @@ def offer_downloads(app, docname, content) -> None:
     if folder == "gallery" and name != "index":
         content[0] += (
             "\n# %% [markdown]\n# ---\n"
-            f"# This page as a {{download}}`Python script <{name}.py>`, or, with its outputs, as a\n"
-            f"# {{nb-download}}`notebook <{name}.ipynb>`.\n"
+            f"# This page as a {{download}}`Python script <{name}.py>`, or, with its\n"
+            f"# outputs, as a {{nb-download}}`notebook <{name}.ipynb>`.\n"
         )
 
 

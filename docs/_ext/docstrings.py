@@ -42,11 +42,19 @@ def convert(text: str) -> str:
     return re.sub(r"\$([^$]+)\$", lambda found: f":math:`{' '.join(found[1].split())}`", text)
 
 
+def returns(text: str) -> str:
+    """As a field: napoleon would take what stands before a colon for a type."""
+    section = r"^Returns:\n((?:    .*\n|\n)+)"
+    return re.sub(section, lambda found: f":returns:\n{found[1]}", text + "\n", flags=re.M)
+
+
 def on_docstring(app, what, name, thing, options, lines) -> None:
     """All but the examples, which begin with >>> and end at an empty line."""
     parts = re.split(r"(^ *>>> .*?(?:\n\s*\n|\Z))", "\n".join(lines), flags=re.M | re.S)
     converted = [part if i % 2 else convert(part) for i, part in enumerate(parts)]
-    lines[:] = "".join(converted).split("\n")
+    lines[:] = returns("".join(converted)).split("\n")
+    if what in ("attribute", "property"):
+        lines.insert(0, "")  # here it would take the beginning of the sentence for a type
 
 
 def setup(app):

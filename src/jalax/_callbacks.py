@@ -92,14 +92,32 @@ class Run:
 
 
 class Callback:
+    """Looks at a fit while it runs; this one does nothing. Inherit, and write what you need.
+
+    `run` has the fit's `step`, `theta`, `state`, `seconds` and `history` so far.
+
+    >>> import jax, jalax
+    >>> class Count(jalax.Callback):
+    ...     chunks = 0
+    ...     def after_chunk(self, run):
+    ...         self.chunks += 1
+    >>> count = Count()
+    >>> model = jalax.models.hierarchical_normal(jax.numpy.array([0.5, 1.5, 4.0]))
+    >>> _ = jalax.fit(model, 0.0, key=jax.random.key(1), algorithm=jalax.JALAEM(step_size=0.1),
+    ...               num_steps=30, chunk_size=10, callbacks=[count])
+    >>> count.chunks
+    3
+    """
+
     def begin(self, run: Run) -> None:
-        pass
+        """Before the first step."""
 
     def after_chunk(self, run: Run) -> Stop | None:
+        """After each chunk of `chunk_size` steps; return a `jalax.Stop` to end the fit."""
         return None
 
     def end(self, run: Run) -> None:
-        pass
+        """After the last step."""
 
 
 def check_callbacks(callbacks: Any, progress: Any) -> tuple[Callback, ...]:

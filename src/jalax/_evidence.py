@@ -81,6 +81,7 @@ class Evidence:
 
     @property
     def trusted(self) -> bool:
+        """Whether no check had anything to say; `messages` has what they said."""
         return not self.messages
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:

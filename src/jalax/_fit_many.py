@@ -68,6 +68,7 @@ class FitResults(Sequence):
 
     @property
     def status(self) -> list[Status]:
+        """How each fit ended."""
         return [result.status for result in self.results]
 
     def __repr__(self) -> str:

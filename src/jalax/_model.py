@@ -123,6 +123,7 @@ class Model:
 
     @property
     def num_groups(self) -> int:
+        """How many groups there are; 1 of a plain model."""
         return 1
 
     def replace(self, **changes) -> Model:

@@ -24,7 +24,7 @@ NOTE = "JALAX_LAUNCH_NOTE"  # names the file in which a fit tells the launcher o
 
 
 def to_host(tree: Tree) -> Tree:
-    """NumPy arrays of everything, on every process.
+    """A `tree` of arrays as NumPy arrays, on every process.
 
     Of arrays on the devices of several processes it is a collective operation: every process has
     to call it.

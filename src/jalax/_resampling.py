@@ -23,12 +23,16 @@ Ancestors = Int[Array, " N"]
 
 
 def systematic(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int) -> Ancestors:
-    """One uniform number for all: the lowest variance, and the paper's choice."""
+    """One uniform number for all: the lowest variance, and the paper's choice.
+
+    A scheme of your own has the same arguments: `key`, one group's normalised `weights`, and
+    `num_samples`, how many to draw. It returns the index of each draw.
+    """
     return _at_even_points(weights, jax.random.uniform(key), num_samples)
 
 
 def stratified(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int) -> Ancestors:
-    """One uniform number in each of N strata."""
+    """One uniform number in each stratum; (key, weights, num_samples) as of `systematic`."""
     return _at_even_points(weights, jax.random.uniform(key, (num_samples,)), num_samples)
 
 
@@ -39,14 +43,20 @@ def _at_even_points(weights: Float[Array, " N"], offset: Array, num_samples: int
 
 
 def multinomial(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int) -> Ancestors:
-    """Independent draws: the noisiest, and the one with a genealogy variance estimate."""
+    """Independent draws: the noisiest, and the one with a genealogy variance estimate.
+
+    The arguments (key, weights, num_samples) are those of `systematic`.
+    """
     from blackjax.smc import resampling
 
     return resampling.multinomial(key, weights, num_samples)
 
 
 def residual(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int) -> Ancestors:
-    """floor(N w) copies of each particle, the rest multinomial."""
+    """floor(N w) copies of each particle, the rest multinomial.
+
+    The arguments (key, weights, num_samples) are those of `systematic`.
+    """
     from blackjax.smc import resampling
 
     return resampling.residual(key, weights, num_samples)

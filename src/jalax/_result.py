@@ -47,10 +47,12 @@ class EvidenceCheck:
 
     @property
     def difference(self) -> float:
+        """The replayed estimate less the fresh one."""
         return self.replayed.value - self.fresh.value
 
     @property
     def error(self) -> float:
+        """The standard error of the difference."""
         return float(np.hypot(self.fresh.error, self.replayed.error))
 
     @property

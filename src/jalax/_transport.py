@@ -25,17 +25,18 @@ from jalax._visit import Point, evaluate, weigh
 class Transport(NamedTuple):
     """Particles at the end of the path, and one row for each of its densities."""
 
-    particles: Tree  # (N, ...)
+    particles: Tree  #: (N, ...)
     log_weights: Float[Array, " N"]
-    log_evidence: Float[Array, " K1"]  # log Z_k / Z_0, the first row being 0
-    ess: Float[Array, " K1"]  # before resampling
+    log_evidence: Float[Array, " K1"]  #: log Z_k / Z_0, the first row being 0
+    ess: Float[Array, " K1"]  #: before resampling
     resampled: Bool[Array, " K1"]
-    dead: Int[Array, " K1"]  # particles that became non-finite on the way to this density
-    eve: Int[Array, " N"]  # the start particle that each one descends from
-    multinomial: Bool[Array, ""]  # the resampling was multinomial
+    dead: Int[Array, " K1"]  #: particles that became non-finite on the way to this density
+    eve: Int[Array, " N"]  #: the start particle that each one descends from
+    multinomial: Bool[Array, ""]  #: the resampling was multinomial
 
     @property
     def weights(self) -> Float[Array, " N"]:
+        """Normalised weights of the particles."""
         return _weights.normalise(self.log_weights)
 
     def log_evidence_error(self) -> float:

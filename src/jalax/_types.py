@@ -38,18 +38,18 @@ class State(NamedTuple):
     particles: Tree
     log_weights: Float[Array, "G N"]
     log_evidence_base: Float[Array, " G"]
-    memory: Any  # private to the algorithm
+    memory: Any  #: private to the algorithm
 
 
 class Info(NamedTuple):
     """What one step reports: scalars, stacked into `FitResult.history`; algorithms may add some."""
 
-    log_evidence: Float[Array, ""]  # of the path, relative to the start's; NaN where none
-    ess: Float[Array, ""]  # lowest over the groups, before resampling
+    log_evidence: Float[Array, ""]  #: of the path, relative to the start's; NaN where none
+    ess: Float[Array, ""]  #: lowest over the groups, before resampling
     mean_log_joint: Float[Array, ""]
     grad_norm: Float[Array, ""]
     resampled: Bool[Array, ""]
-    dead: Int[Array, ""]  # particles that became non-finite in this step
+    dead: Int[Array, ""]  #: particles that became non-finite in this step
 
 
 class Start(Protocol):
@@ -80,10 +80,10 @@ class Algorithm(Protocol):
 class Status(StrEnum):
     """How a fit ended."""
 
-    CONVERGED = "converged"  # theta is known to a fraction of its standard error
-    BOUNDARY = "boundary"  # ... but in some direction there is no information about it
-    MAX_STEPS = "max_steps"  # all the steps asked for were done
-    STOPPED = "stopped"  # a callback asked for it
-    TIME_LIMIT = "time_limit"
-    INTERRUPTED = "interrupted"  # Ctrl-C; the result holds everything up to there
-    DIVERGED = "diverged"  # every particle of a group, or theta, became non-finite
+    CONVERGED = "converged"  #: theta is known to a fraction of its standard error
+    BOUNDARY = "boundary"  #: the same, but a direction of theta has no maximum
+    MAX_STEPS = "max_steps"  #: all the steps asked for were done
+    STOPPED = "stopped"  #: a callback asked for it
+    TIME_LIMIT = "time_limit"  #: `jalax.time_limit` asked for it
+    INTERRUPTED = "interrupted"  #: Ctrl-C; the result holds everything up to there
+    DIVERGED = "diverged"  #: every particle of a group, or theta, became non-finite

@@ -178,6 +178,8 @@ def _unconstrain(theta: Theta) -> Theta:
 def mixed(formula: str, data: Any, *, family: str = "gaussian") -> Model:
     """A mixed model from a formula; see `jalax.mixed`, which also fits it.
 
+    `formula`, `data` and `family` are as there.
+
     >>> from jalax import datasets, models
     >>> model = models.mixed("yield_ ~ 1 + (1|batch)", datasets.dyestuff().to_frame())
     >>> model.num_groups, sorted(model.theta)

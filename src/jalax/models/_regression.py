@@ -200,7 +200,7 @@ def student_t_regression(X: ArrayLike, y: ArrayLike) -> StudentTRegression:
 
 
 def student_t_box(theta: Float[Array, " 3"]) -> Float[Array, " 3"]:
-    r"""The projection onto the paper's box, $\log \nu \in [\log 0.2, \log 5]$.
+    r"""The projection of `theta` onto the paper's box, $\log \nu \in [\log 0.2, \log 5]$.
 
     For the `project` argument of the algorithms, with `student_t_regression`.
 
