@@ -53,9 +53,10 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# A warning is an error. What was executed is kept until the library or the example changes.
+# A warning is an error. What was executed is kept until the library or the example changes. One
+# page at a time: writing in parallel, Sphinx takes a page that failed for a written one.
 docs: $(VENV)/.installed-docs
-	$(BIN)/python -m sphinx -W --keep-going -j $(JOBS) -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
 bench: $(VENV)/.installed-test

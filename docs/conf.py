@@ -31,7 +31,7 @@ extensions = [
 ]
 # .md and .ipynb come from myst_nb; a gallery script is a notebook in jupytext's percent format.
 source_suffix = {".md": "myst-nb", ".py": "myst-nb"}
-exclude_patterns = ["_build", "_ext", "conf.py", "screenshots.py", "site_screenshots.py"]
+exclude_patterns = ["_build", "_ext", "conf.py", "screenshots.py"]
 suppress_warnings: list[str] = []  # none: `make docs` turns each into an error
 
 # Examples -----------------------------------------------------------------------------------------

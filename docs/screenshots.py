@@ -1,6 +1,6 @@
-"""Make the pictures in docs/images of a report and of a notebook: python docs/screenshots.py.
+"""Make the pictures in docs/images of a report, a notebook and this site, after `make docs`.
 
-Needs Chromium, and the packages nbclient, nbconvert and ipykernel.
+`python docs/screenshots.py` needs Chromium, and the packages nbclient, nbconvert and ipykernel.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
+SITE = ROOT / "docs" / "_build" / "html"
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
 import chromium  # noqa: E402
@@ -57,13 +58,17 @@ def main() -> None:
         report, notebook = Path(folder) / "report.html", Path(folder) / "notebook.html"
         cells = [DATA, FIT, PLOT, f"result.report({str(report)!r})"]
         notebook.write_text(notebook_page(cells), encoding="utf-8")
-        for name, page, width, height, whole in (
-            ("report-desktop.png", report, 1100, 1500, False),
-            ("report-phone.png", report, 390, 1900, False),
-            ("notebook.png", notebook, 1000, 1255, False),
+        for name, page, width, height, colours in (
+            ("report-desktop.png", report, 1100, 1500, "light"),
+            ("report-phone.png", report, 390, 1900, "light"),
+            ("notebook.png", notebook, 1000, 1255, "light"),
+            ("site-front.png", SITE / "index.html", 1280, 1700, "light"),
+            ("site-gallery.png", SITE / "gallery" / "index.html", 1280, 1500, "light"),
+            ("site-example.png", SITE / "gallery" / "cbpp.html", 1280, 2200, "dark"),
+            ("site-phone.png", SITE / "quickstart.html", 390, 1500, "light"),
         ):
-            seen = chromium.visit(port, page.as_uri(), width=width, height=height, whole_page=whole)
-            save(name, seen.screenshot)
+            options = {"width": width, "height": height, "colours": colours}
+            save(name, chromium.visit(port, page.as_uri(), **options).screenshot)
 
 
 if __name__ == "__main__":

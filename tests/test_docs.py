@@ -64,7 +64,9 @@ def public_names() -> set[str]:
 
 def test_the_reference_has_every_public_name_once():
     text = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS / "api").glob("*.md"))
-    documented = re.findall(r"^\.\. auto(?:class|function|exception):: (\S+?)(?:\(\))?$", text, flags=re.M)
+    documented = re.findall(
+        r"^\.\. auto(?:class|function|exception):: (\S+?)(?:\(\))?$", text, flags=re.M
+    )
     assert len(documented) == len(set(documented))
     assert set(documented) == public_names()
 

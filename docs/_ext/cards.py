@@ -18,6 +18,7 @@ class GalleryCards(Directive):
 
 
 def card(app, document: str, here: str) -> nodes.Element:
+    """A paragraph with one link around everything."""
     doctree = app.env.get_doctree(document)
     title = next(doctree.findall(nodes.title)).astext()
     first = next(doctree.findall(nodes.paragraph)).astext()
@@ -31,7 +32,7 @@ def card(app, document: str, here: str) -> nodes.Element:
     link += image
     link += nodes.strong(title, title)
     link += nodes.inline(first, first)
-    return link
+    return nodes.paragraph("", "", link)
 
 
 def fill(app, doctree, here) -> None:
