@@ -86,7 +86,7 @@ print(f"likelihood ratio {ratio:.1f}, p = {0.5 * chi2.sf(ratio, 1):.4f}")
 # %% [markdown]
 # ## What it changes
 #
-# The estimates of the sprays hardly move; their standard errors do. A Poisson regression
+# The estimates of the sprays hardly move; their standard errors grow. A Poisson regression
 # believes that every insect is independent of the others.
 
 # %%
@@ -105,7 +105,7 @@ for i, values in enumerate(sprays.values()):
     left.plot([i - 0.3, i + 0.3], [level, level], color="black")
     left.fill_between([i - 0.3, i + 0.3], low, high, color="C0", alpha=0.25)
 left.set(xticks=place, xticklabels=list(sprays), xlabel="spray", ylabel="insects")
-left.set(title="counts, and where 90 % of the plots' means lie")
+left.set(title="90 % of the plots' means")
 wide = np.asarray(errors["beta"], float)[1:]
 narrow = np.sqrt(naive[0] ** 2 + naive[1:] ** 2)
 right.errorbar(place[1:] - 0.1, beta[1:], 2 * wide, fmt="o", label="mixed model")
