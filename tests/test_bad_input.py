@@ -573,8 +573,8 @@ LEAVES = (
     "every data leaf of a GroupedModel must lead with the group axis, all of the same length; found"
 )
 REPEAT = (
-    "Repeat shared values along a leading axis, for example with jnp.broadcast_to; groups of "
-    "different length are padded by jalax.group_by."
+    "Groups of different length are padded by jalax.group_by; repeat shared values along a leading "
+    "axis, for example with jnp.broadcast_to."
 )
 OTHER_STATE = (
     "state= does not fit JALAEM on this model: it comes from another algorithm, optimiser, "

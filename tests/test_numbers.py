@@ -131,7 +131,7 @@ def test_why_it_leaves_none():
             step_size=0.05,
             resample_below=0.0,
         )
-    assert float(path.log_evidence[-1]) < math.log(0.7)  # FACTS of the paper: 0.51
+    assert float(path.log_evidence[-1]) < math.log(0.7)  # 0.51 for the paper's example
 
 
 def test_a_diverged_fit_at_a_wall_says_so():

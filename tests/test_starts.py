@@ -110,7 +110,7 @@ def test_a_fit_from_here_has_an_absolute_evidence(start, grouped, precision):
 
 @pytest.mark.slow
 def test_replay_is_unbiased_where_the_path_is_not(x64):
-    """A grouped toy: the adaptive path's evidence is high, its replay is right (FACTS 3)."""
+    """A grouped toy: the adaptive path's evidence is high, its replay is right."""
     y = 1.5 * np.random.default_rng(0).normal(size=20)
     log_normal = jax.scipy.stats.norm.logpdf
 

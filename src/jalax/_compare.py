@@ -186,7 +186,8 @@ def compare(
         kind = "plug-in"
         note = (
             "Evidence at each model's own theta, which favours more parameters: no probabilities. "
-            "Declare a prior, theta_log_prior=, to integrate theta out."
+            "To integrate theta out declare a prior, compare(results, theta_log_prior=function), "
+            "or theta_log_prior={name: function} where theta differs."
         )
     return Comparison(tuple(rows), kind, note)
 

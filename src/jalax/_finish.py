@@ -26,6 +26,7 @@ from jalax._tree import Tree
 MAX_SCORING = 6
 WIDE = 3.0  # a standard error, relative to 1 + |theta|, that calls for a look at its maximum
 UNCLEAR = 0.02  # relative error of a standard error that calls for another look
+STEEP = 1.0  # of the score in a flat direction; at a boundary it is near 0
 MAX_PARTICLES = 500_000  # draws in each group, for one scoring step
 
 
@@ -64,11 +65,12 @@ class Uncertainty:
         lost = (self.jacobian[:, ~known] != 0).any(axis=1)
         return np.where(lost, np.nan, np.sqrt(np.maximum(variance, 0.0)))
 
-    def describe_flat(self) -> str:
+    def describe_flat(self, directions: np.ndarray | None = None) -> str:
         """The flat directions in words: the names with the largest coefficients."""
         lines = []
-        for row in self.flat:
-            large = np.abs(row) > 0.3 * np.abs(row).max()
+        for row in self.flat if directions is None else directions:
+            row = row / np.abs(row).max()
+            large = np.abs(row) > 0.3
             order = [i for i in np.argsort(-np.abs(row)) if large[i]]
             if len(order) == 1:
                 lines.append(self.names[order[0]])
@@ -96,6 +98,7 @@ class Solved(NamedTuple):
     length: float  # in standard errors, over all directions together
     noise: float  # the length that noise alone would give it
     gain: float  # what log p_theta(y) rises by
+    uphill: np.ndarray  # of the flat directions those along which it still rises, a row each
     uncertainty: Uncertainty
 
 
@@ -144,7 +147,20 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
         names_of(theta), covariance, simulation, freedom, metric.basis.T[~known], jacobian
     )
     noise_length = float(np.sqrt(max(bias, 0.0)))
-    return Solved(step, length, noise_length, (float(score @ step) - bias) / 2, uncertainty)
+    gain = (float(score @ step) - bias) / 2
+    uphill = _uphill(score, noise, metric, known)
+    return Solved(step, length, noise_length, gain, uphill, uncertainty)
+
+
+def _uphill(score: np.ndarray, noise: np.ndarray, metric: Metric, known: np.ndarray) -> np.ndarray:
+    """Directions that pass for flat though the score is not zero there: no boundary, a long way.
+
+    The basis has the length of one standard error of the complete data, over which a boundary or
+    a direction that is not identified changes log p_theta(y) by less than one.
+    """
+    slope = np.abs(metric.basis.T @ score)
+    error = np.sqrt(np.maximum(np.einsum("pi,pq,qi->i", metric.basis, noise, metric.basis), 0.0))
+    return metric.basis.T[~known & (slope > STEEP + 3 * error)]
 
 
 def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> np.ndarray:
@@ -217,6 +233,7 @@ class Finished(NamedTuple):
     evidence: Evidence
     uncertainty: Uncertainty
     settled: bool  # the last scoring step was short
+    uphill: str = ""  # a direction without a standard error along which log p_theta(y) still rises
 
 
 def finish(
@@ -252,10 +269,12 @@ def finish(
         theta = theta if project is None else project(theta)
         if settled:
             break
+    uphill = solved.uncertainty.describe_flat(solved.uphill)
+    settled = settled and not uphill
     value = evidence.value + solved.gain
     groups = evidence.groups + solved.gain / evidence.groups.size
     evidence = dataclasses.replace(evidence, value=value, groups=groups)
-    return Finished(theta, evidence, solved.uncertainty, settled)
+    return Finished(theta, evidence, solved.uncertainty, settled, uphill)
 
 
 def _without(known: Uncertainty, held: np.ndarray) -> Uncertainty:

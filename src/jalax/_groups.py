@@ -18,7 +18,7 @@ class Groups(NamedTuple):
 
 
 def group_by(data: Any, key: Any) -> Groups:
-    """Rows gathered by group, padded with zeros to the largest group, with a mask of real rows.
+    """Rows gathered by group, padded to the largest group, with a mask of real rows.
 
     Args:
         data: a pandas DataFrame, or a dict of arrays that lead with the rows.
@@ -28,7 +28,8 @@ def group_by(data: Any, key: Any) -> Groups:
     Returns:
         `data`, a dict of arrays (G, R, ...) for `jalax.GroupedModel`, with `data["mask"]` (G, R)
         true for real rows: multiply each row's log-density by it, or use `jnp.where`; `labels`
-        and `sizes` of the groups.
+        and `sizes` of the groups. The padding repeats a group's first row, where the density is
+        as finite as it is there.
 
     >>> import jalax, numpy as np
     >>> rows = {"y": np.array([1.0, 2.0, 3.0]), "school": np.array(["b", "a", "b"])}
@@ -36,7 +37,7 @@ def group_by(data: Any, key: Any) -> Groups:
     >>> groups.labels.tolist(), groups.sizes.tolist()
     (['a', 'b'], [1, 2])
     >>> groups.data["y"].tolist()
-    [[2.0, 0.0], [1.0, 3.0]]
+    [[2.0, 2.0], [1.0, 3.0]]
     >>> groups.data["mask"].tolist()
     [[True, False], [True, True]]
     """
@@ -64,11 +65,12 @@ def group_by(data: Any, key: Any) -> Groups:
             )
     sizes = np.bincount(index, minlength=labels.size)
     rows["mask"] = np.ones(len(index), bool)
-    return Groups(
-        {name: by_group(values, index, labels.size) for name, values in rows.items()},
-        labels,
-        sizes,
-    )
+    padded = {name: by_group(values, index, labels.size) for name, values in rows.items()}
+    for name, values in padded.items():
+        if name != "mask":  # a zero may lie outside of the model's domain, and log(0) has no slope
+            mask = padded["mask"].reshape(padded["mask"].shape + (1,) * (values.ndim - 2))
+            padded[name] = np.where(mask, values, values[:, :1])
+    return Groups(padded, labels, sizes)
 
 
 def _columns(data: Any) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jalax import _tree
+from jalax._groups import Groups
 from jalax._mesh import Layout
 from jalax._static import Static
 from jalax._tree import Tree
@@ -204,6 +205,10 @@ class GroupedModel(Model):
     def __init__(
         self, log_joint, latent, data, *, theta=None, constrain=None, group_batch: int | None = None
     ):
+        if isinstance(data, Groups):
+            raise TypeError(
+                "data is all that jalax.group_by returned: pass its arrays, data=groups.data."
+            )
         super().__init__(log_joint, latent, data, theta=theta, constrain=constrain)
         self.group_batch = group_batch
         self._check_batches()
@@ -219,11 +224,12 @@ class GroupedModel(Model):
         if 0 in lengths.values():
             raise ValueError("a GroupedModel needs at least one group; its data has none.")
         if len(set(lengths.values())) > 1 or None in lengths.values():
-            found = ", ".join(f"{name}: {n or 'a scalar'}" for name, n in lengths.items())
+            found = [f"{name}: {n or 'a scalar'}" for name, n in lengths.items()]
+            shown = ", ".join(found[:6]) + (f" and {len(found) - 6} more" * (len(found) > 6))
             raise ValueError(
                 "every data leaf of a GroupedModel must lead with the group axis, all of the same "
-                f"length; found {found}. Repeat shared values along a leading axis, for example "
-                "with jnp.broadcast_to; groups of different length are padded by jalax.group_by."
+                f"length; found {shown}. Groups of different length are padded by jalax.group_by; "
+                "repeat shared values along a leading axis, for example with jnp.broadcast_to."
             )
 
     @property

@@ -140,6 +140,7 @@ def finished_as_json(done: _finish.Finished) -> dict[str, Any]:
         "evidence": _evidence.as_dict(done.evidence),
         "uncertainty": _finish.as_dict(done.uncertainty),
         "settled": bool(done.settled),
+        "uphill": done.uphill,
     }
 
 
@@ -151,6 +152,7 @@ def finished_from_json(plain: dict[str, Any], like: Tree) -> _finish.Finished:
         _evidence.from_dict(plain["evidence"]),
         _finish.from_dict(plain["uncertainty"]),
         plain["settled"],
+        plain["uphill"],
     )
 
 
@@ -173,6 +175,12 @@ def _finishes(run: Run) -> bool:
 def _verdict(run: Run, status: Status, end: _finish.Finished) -> tuple[Status, str]:
     """The status in words, now that the information about theta is known."""
     known = end.uncertainty
+    if end.uphill:
+        return Status.MAX_STEPS, (
+            f"after {run.step} steps the likelihood still rises along {end.uphill}: theta is not "
+            "at a maximum, and not at a boundary either. Fit again from result.theta, or start "
+            "from rough estimates (a fit without the latents, say)"
+        )
     if not end.settled:
         return Status.MAX_STEPS, (
             f"after {run.step} steps and {_finish.MAX_SCORING} scoring steps theta is still "

@@ -1,7 +1,7 @@
 """Log-weights (G, N): means, normalisation, effective sample size, evidence.
 
 Every evidence in jalax is `log_evidence`, here: what earlier resamplings have
-banked plus the log-mean-exp of the segment still open (FACTS: the main-text
+banked plus the log-mean-exp of the segment still open (the main-text
 formula of the paper forgets the latter).
 """
 
