@@ -12,6 +12,7 @@ from scipy import integrate, stats
 
 import jalax
 import quartic
+from jalax import _finish, _information
 
 KEY = jax.random.key(0)
 
@@ -284,3 +285,65 @@ def test_ten_thousand_latents():
         )
     no_path_evidence(result, "collapsed")
     assert abs(float(result.theta) - y.mean()) < 0.1
+
+
+def test_a_flat_direction_with_a_slope_is_no_boundary():
+    """At a boundary the score is zero; where it is not, theta has not arrived."""
+    metric = _information.Metric(np.eye(3), np.eye(3), np.array([-0.02, 0.7, 0.0]))
+    known = np.array([False, True, False])
+    noise = 1e-4 * np.eye(3)
+    found = _finish._uphill(np.array([0.9, 5.0, 0.1]), noise, metric, known)
+    assert found.tolist() == [[1.0, 0.0, 0.0]]
+    noisy = _finish._uphill(np.array([0.9, 5.0, 0.1]), 0.1 * np.eye(3), metric, known)
+    assert noisy.shape == (0, 3)
+
+
+@pytest.mark.slow
+def test_far_from_the_maximum_it_does_not_say_boundary():
+    """Weibull survival with a gamma frailty, from zeros: a fit stood still 34 below the maximum,
+    where the likelihood bends upwards, and called it a boundary."""
+    rng = np.random.default_rng(7)
+    times, events, treated, clinic = [], [], [], []
+    for i in range(40):
+        frailty, size = 0.7 * rng.normal(), rng.integers(2, 10)
+        treatment = rng.integers(0, 2, size)
+        rng.normal(size=size)
+        at = (rng.exponential(size=size) / np.exp(frailty - 3.0 - 0.8 * treatment)) ** (1 / 1.4)
+        censored = rng.uniform(3, 25, size)
+        times += list(np.minimum(at, censored).round(2) + 0.01)
+        events += list(1.0 * (at <= censored))
+        treated += list(1.0 * treatment)
+        clinic += [i] * size
+    rows = {"time": np.array(times), "event": np.array(events), "treated": np.array(treated)}
+    data = jalax.group_by(rows, np.array(clinic)).data
+
+    def parts(theta, d):
+        linear = theta["b0"] + theta["treated"] * d["treated"]
+        log_hazard = (
+            linear + theta["log_shape"] + jnp.expm1(theta["log_shape"]) * jnp.log(d["time"])
+        )
+        hazard = jnp.exp(linear) * d["time"] ** jnp.exp(theta["log_shape"])
+        count = jnp.sum(d["event"] * d["mask"])
+        return jnp.sum(d["event"] * d["mask"] * log_hazard), count, jnp.sum(hazard * d["mask"])
+
+    def log_joint(theta, x, d):  # x: the log of a frailty with mean 1
+        a = jnp.exp(-theta["log_var"])
+        observed, count, total = parts(theta, d)
+        prior = a * jnp.log(a) - jax.scipy.special.gammaln(a) + a * x - a * jnp.exp(x)
+        return prior + observed + count * x - jnp.exp(x) * total
+
+    def exact(theta):
+        def group(d):
+            a = jnp.exp(-theta["log_var"])
+            observed, count, total = parts(theta, d)
+            of_gamma = jax.scipy.special.gammaln(a + count) - jax.scipy.special.gammaln(a)
+            return observed + a * jnp.log(a) + of_gamma - (a + count) * jnp.log(a + total)
+
+        return float(jax.vmap(group)(jax.tree.map(jnp.asarray, data)).sum())
+
+    model = jalax.GroupedModel(log_joint, latent=jnp.zeros(()), data=data)
+    zeros = dict.fromkeys(("b0", "treated", "log_shape", "log_var"), 0.0)
+    rough = {"b0": -3.0, "treated": 0.0, "log_shape": 0.0, "log_var": -1.0}
+    best = exact(jalax.fit(model, rough, key=jax.random.key(1)).theta)
+    result = jalax.fit(model, zeros, key=jax.random.key(1))
+    assert result.status == "max_steps" or exact(result.theta) > best - 0.1

@@ -26,7 +26,7 @@ from jalax._tree import Tree
 MAX_SCORING = 6
 WIDE = 3.0  # a standard error, relative to 1 + |theta|, that calls for a look at its maximum
 UNCLEAR = 0.02  # relative error of a standard error that calls for another look
-STEEP = 1.0  # of the score in a flat direction; at a boundary it is near 0
+STEEP = 0.3  # of the score in a flat direction; at a boundary it is near 0
 MAX_PARTICLES = 500_000  # draws in each group, for one scoring step
 
 

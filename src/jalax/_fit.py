@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from threading import Thread
 from typing import Any
@@ -95,6 +96,7 @@ def fit(
     >>> abs(float(result.theta) - 2.0) < 0.3
     True
     """
+    began = time.perf_counter()
     _checks.check_key(key)
     assert key is not None
     callbacks = check_callbacks(callbacks, progress)
@@ -148,6 +150,7 @@ def fit(
             theta_0=first.theta,
             fit_key=key,
             record=record,
+            began=began,
             layout=model.layout,
         )
         for callback in callbacks:
