@@ -106,7 +106,7 @@ def test_no_program_of_ours_uses_the_library(tmp_path):
     with_library = {name for name, _, used in found if used == "True"}
     ours = {name for name, is_ours, _ in found if is_ours == "True"}
     assert any(name.startswith("jit__lambda") for name in with_library)  # `theirs`: it is on
-    assert {"jit_chunk", "jit__weighted_draws", "jit__transport", "jit__louis"} <= ours
+    assert {"jit_chunk", "jit__weighted_draws", "jit__transport"} <= ours
     assert not ours & with_library
     # A log_joint on its own, outside of a program of ours, would be compiled without care.
     assert not [name for name, *_ in found if "density" in name]

@@ -158,9 +158,10 @@ def _uphill(score: np.ndarray, noise: np.ndarray, metric: Metric, known: np.ndar
     The basis has the length of one standard error of the complete data, over which a boundary or
     a direction that is not identified changes log p_theta(y) by less than one.
     """
-    slope = np.abs(metric.basis.T @ score)
-    error = np.sqrt(np.maximum(np.einsum("pi,pq,qi->i", metric.basis, noise, metric.basis), 0.0))
-    return metric.basis.T[~known & (slope > STEEP + 3 * error)]
+    basis = np.asarray(metric.basis)
+    slope = np.abs(basis.T @ score)
+    error = np.sqrt(np.maximum(np.einsum("pi,pq,qi->i", basis, noise, basis), 0.0))
+    return basis.T[~known & (slope > STEEP + 3 * error)]
 
 
 def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> np.ndarray:
