@@ -140,6 +140,7 @@ for b in range(5):
     right.annotate(str(number), (predictive[inside].mean() + 0.02, share - 0.06), fontsize=8)
 right.plot([0, 1], [0, 1], "--", color="grey")
 right.set(xlabel="predicted probability of a nine", ylabel="share of nines", ylim=(-0.1, 1.1))
+plt.show()
 # %% [markdown]
 # The numbers beside the points are how many test images the bin has, the bars two standard
 # errors.

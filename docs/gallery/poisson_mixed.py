@@ -79,8 +79,8 @@ print(f"dispersion {np.sum((y - mean) ** 2 / mean) / (y.size - 4):.1f}, where 1 
 # y_{it} \mid b_i \sim \mathrm{Poisson}\big(e^{x_{it}^\top \beta + b_i}\big),
 # $$
 #
-# and maximise the likelihood of $\theta = (\beta, s)$ with the $b_i$ integrated out. The formula is
-# that of lme4's `glmer`. It needs `pip install 'jalax[mixed]'`.
+# and maximise the likelihood of $\theta = (\beta, s)$ with the $b_i$ integrated out. The formula
+# is that of lme4's `glmer`. It needs `pip install 'jalax[mixed]'`.
 
 # %%
 formula = "y ~ log_base + drug + last + (1|patient)"
@@ -95,9 +95,9 @@ poisson
 #
 # ## Is that enough?
 #
-# Within a patient the model still has Poisson counts. A negative binomial count with mean $\mu$ has
-# the variance $\mu + \mu^2 / k$, with one more parameter, the `shape` $k$. For $k \to \infty$ it is
-# Poisson again.
+# Within a patient the model still has Poisson counts. A negative binomial count with mean $\mu$
+# has the variance $\mu + \mu^2 / k$, with one more parameter, the `shape` $k$. For $k \to
+# \infty$ it is Poisson again.
 
 # %%
 negative = jalax.mixed(formula, data, family="negativebinomial", key=jax.random.key(1))
@@ -108,11 +108,11 @@ jalax.compare({"Poisson": poisson, "negative binomial": negative})
 
 # %% [markdown]
 # The evidence at the estimate is the maximised log-likelihood. Since the second model has one
-# parameter more, `jalax.compare` gives no probabilities. A gain of this size is worth any price of
-# one parameter. So the counts vary within patients, too, more than Poisson counts do. This has a
-# consequence: the standard error of `last` grows, and there is no sign left that the last period
-# was different. `(1|patient/period)`, with a column `period`, would be another model of it, with a
-# normal effect for every single count.
+# parameter more, `jalax.compare` gives no probabilities. A gain of this size is worth any price
+# of one parameter. So the counts vary within patients, too, more than Poisson counts do. This
+# has a consequence: the standard error of `last` grows, and there is no sign left that the last
+# period was different. `(1|patient/period)`, with a column `period`, would be another model of
+# it, with a normal effect for every single count.
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
@@ -140,15 +140,15 @@ right.set_xlabel("mean of a patient's four counts")
 _ = right.legend(loc="upper left", fontsize=8)
 
 # %% [markdown]
-# Left, between patients: a point is a patient's total. The bands hold 95 % of patients if counts are
-# Poisson around the expectation (dark), and under the mixed model (light). Right, within patients:
-# mean and variance of the four counts, with what the two models say. The patient without any
-# seizure is drawn at one half in the left panel, and is missing in the right one.
+# Left, between patients: a point is a patient's total. The bands hold 95 % of patients if counts
+# are Poisson around the expectation (dark), and under the mixed model (light). Right, within
+# patients: mean and variance of the four counts, with what the two models say. The patient
+# without any seizure is drawn at one half in the left panel, and is missing in the right one.
 #
 # ## Check
 #
-# The integral over a single $b_i$ is easy on a fine grid: the trapezoidal rule with 321 points from
-# $-8s$ to $8s$. SciPy's BFGS maximises what comes out, from the Poisson regression.
+# The integral over a single $b_i$ is easy on a fine grid: the trapezoidal rule with 321 points
+# from $-8s$ to $8s$. SciPy's BFGS maximises what comes out, from the Poisson regression.
 
 # %%
 from jax.flatten_util import ravel_pytree

@@ -273,6 +273,6 @@ for p in orders:
     print(f"{p:5d} {value:9.2f} {exact:10.2f} {exact_full[p - 1]:12.2f}")
     assert abs(value - exact) < 4 * (0.02 * sensitivity + 0.002)
 
-best = [row.name for row in full.rows][0]
+best = full.rows[0].name
 assert best == "order 3" and exact_full.argmax() == 2  # the same choice
 assert all(row.probability is None for row in jalax.compare(both).rows)

@@ -60,10 +60,10 @@ returns = np.exp(path / 2)[:, None] * rng.normal(size=(weeks, days))
 # constraints, start values included.)
 #
 # The latent is the path itself, the *centred* form. The other choice is to let the latent be a
-# standardised path $z$ with $x = \mu + \sigma z$. Five returns a week say a good deal about $x_t$, so
-# that the path hardly moves when $\theta$ does: that is when the centred form is the better one. With one
-# return to each $x_t$ the path is mostly prior. Then $\sigma$ and a centred path hold each other in
-# place, the fit crawls, and the standardised form is the one to take.
+# standardised path $z$ with $x = \mu + \sigma z$. Five returns a week say a good deal about
+# $x_t$, so that the path hardly moves when $\theta$ does: that is when the centred form is the
+# better one. With one return to each $x_t$ the path is mostly prior. Then $\sigma$ and a centred
+# path hold each other in place, the fit crawls, and the standardised form is the one to take.
 
 # %%
 log_normal = jax.scipy.stats.norm.logpdf
@@ -101,9 +101,9 @@ result
 # ## The path
 #
 # The particles are weighted draws of the whole path given the returns, at the fitted $\theta$. A
-# function of the path, such as the volatility $e^{x_t/2}$, is averaged by `FitResult.expectation`, and
-# its quantiles are those of resampled draws. The band does not contain the uncertainty of
-# $\theta$.
+# function of the path, such as the volatility $e^{x_t/2}$, is averaged by
+# `FitResult.expectation`, and its quantiles are those of resampled draws. The band does not
+# contain the uncertainty of $\theta$.
 
 # %%
 volatility = result.expectation(lambda x: jnp.exp(x / 2))
@@ -119,15 +119,16 @@ bottom.fill_between(week, low, high, step="mid", alpha=0.3, label="90 % band")
 bottom.step(week, volatility, where="mid", label="posterior mean")
 bottom.plot(week, np.exp(path / 2), "k--", lw=1.2, label="truth")
 bottom.set(xlabel="week", ylabel="volatility, % a day", xlim=(0, weeks))
-bottom.legend(ncols=3);
+bottom.legend(ncols=3)
+plt.show()
 
 # %% [markdown]
 # ## Check
 #
-# Given $\theta$ the state is one number, so that the likelihood can be had by deterministic quadrature:
-# put a grid on $x_t$, and carry the density of $x_t$ given $y_1, \dots, y_t$ from week to week. This is
-# exact up to the grid, shares nothing with jalax, and works because the state has one dimension.
-# SciPy maximises it.
+# Given $\theta$ the state is one number, so that the likelihood can be had by deterministic
+# quadrature: put a grid on $x_t$, and carry the density of $x_t$ given $y_1, \dots, y_t$ from
+# week to week. This is exact up to the grid, shares nothing with jalax, and works because the
+# state has one dimension. SciPy maximises it.
 
 # %%
 squares = (returns**2).sum(axis=1)
@@ -198,7 +199,8 @@ for i, name in enumerate(names):
         f"{name:6s} {estimate[i]:8.4f}{exact[i]:8.4f}{simulation[i]:12.4f}"
         f"{errors[i]:12.4f}{exact_errors[i]:13.4f}"
     )
-print(f"log evidence {result.log_evidence:.4f} +- {result.log_evidence_error:.4f}, grid {-best.fun:.4f}")
+print(f"log evidence {result.log_evidence:.4f} +- {result.log_evidence_error:.4f}", end=", ")
+print(f"grid {-best.fun:.4f}")
 
 assert abs(-best.fun - coarse) < 1e-4  # the grid is fine enough
 assert np.all(np.abs(estimate - exact) < 4 * simulation)
@@ -206,9 +208,9 @@ assert np.all(np.abs(errors / exact_errors - 1) < 0.02)
 assert abs(result.log_evidence + best.fun) < 4 * result.log_evidence_error
 
 # %% [markdown]
-# The grid also gives the posterior of the path, by a backward pass. The particles' means differ from it
-# by chance only: in posterior standard deviations, by about one over the root of the effective
-# sample size.
+# The grid also gives the posterior of the path, by a backward pass. The particles' means differ
+# from it by chance only: in posterior standard deviations, by about one over the root of the
+# effective sample size.
 
 # %%
 _, x, filtered, move = grid_filter(exact)
