@@ -208,6 +208,11 @@ fig.tight_layout()
 plt.show()
 
 # %% [markdown]
+# The same figure by `FULL`, 205,841 parameters and 2,000 pictures, on an H200 (the whole script in
+# 144 s; not made by this build):
+#
+# ![digits drawn by the larger network](../images/generator-gpu.png)
+#
 # ## Check
 #
 # ### Without a hidden layer the answer is known
