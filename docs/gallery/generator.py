@@ -85,8 +85,8 @@ print(f"{len(train)} pictures of {side} x {side} pixels, and {len(held_out)} hel
 # - `minibatch=50` visits 50 pictures a step. The others keep particles and log-weights; when a
 #   picture is visited again, it is first weighed to the present $\theta$, exactly.
 # - `step_size` must suit the narrowest posterior. Its precision is about
-# $1 + \lVert \partial f/\partial x_j \rVert^2 / \sigma^2$, and a Langevin step is stable below
-# two over that. $\sigma$ falls during the fit, so look at its last value.
+#   $1 + \lVert \partial f/\partial x_j \rVert^2 / \sigma^2$, and a Langevin step is stable below
+#   two over that. $\sigma$ falls during the fit, so look at its last value.
 # - The first weights make pictures with a standard deviation of about one, and pixels between 0
 #   and 1 have one of 0.2: the last layer starts smaller.
 # - `record` keeps every tenth step in the history, or it would hold $\theta$ a thousand times.
