@@ -59,7 +59,7 @@ print(f"correlations reproduced within {np.abs(y.T @ y / n - correlation).max():
 
 # %%
 models = {k: jalax.models.factor_analysis(y, k) for k in (1, 2)}
-results = {k: jalax.fit(model, key=jax.random.key(k)) for k, model in models.items()}
+results = {k: jalax.fit(model, key=jax.random.key(10 + k)) for k, model in models.items()}
 results[2]
 
 # %% [markdown]

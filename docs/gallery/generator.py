@@ -46,7 +46,7 @@ SMALL = {
     "latents": 8,
     "hidden": (64,),
     "minibatch": 50,
-    "step_size": 0.004,
+    "step_size": 0.01,
     "learning_rate": 0.01,
     "steps": 1_000,
     "starts": 8,  # of the search for the posterior's mode of a held-out picture
@@ -86,7 +86,9 @@ print(f"{len(train)} pictures of {side} x {side} pixels, and {len(held_out)} hel
 #   picture is visited again, it is first weighed to the present $\theta$, exactly.
 # - `step_size` must suit the narrowest posterior. Its precision is about
 #   $1 + \lVert \partial f/\partial x_j \rVert^2 / \sigma^2$, and a Langevin step is stable below
-#   two over that. $\sigma$ falls during the fit, so look at its last value.
+#   two over that. $\sigma$ falls during the fit, so that in the end the step is too long for some
+#   pictures: their weights correct for it, and leave few particles (printed below). With a
+#   shorter step this fit would need several times as many.
 # - The first weights make pictures with a standard deviation of about one, and pixels between 0
 #   and 1 have one of 0.2: the last layer starts smaller.
 # - `record` keeps every tenth step in the history, or it would hold $\theta$ a thousand times.
