@@ -76,6 +76,7 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = "jalax"
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_copy_source = False
