@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import jupytext
 from docutils import nodes
 from docutils.parsers.rst import Directive
+
+NOTEBOOKS = "_build/notebooks"
 
 
 class cards(nodes.General, nodes.Element):
@@ -42,19 +47,33 @@ def fill(app, doctree, here) -> None:
         place.replace_self(box)
 
 
+def write_notebooks(app) -> None:
+    """Every script as a notebook, to be downloaded; written again only if it has changed."""
+    folder = Path(app.srcdir) / NOTEBOOKS
+    folder.mkdir(parents=True, exist_ok=True)
+    for script in (Path(app.srcdir) / "gallery").glob("*.py"):
+        notebook = jupytext.read(script)
+        for i, cell in enumerate(notebook.cells):
+            cell["id"] = f"cell-{i}"  # not a random one
+        target, text = folder / f"{script.stem}.ipynb", jupytext.writes(notebook, fmt="ipynb")
+        if not target.exists() or target.read_text(encoding="utf-8") != text:
+            target.write_text(text, encoding="utf-8")
+
+
 def offer_downloads(app, docname, content) -> None:
-    """A last cell in every example: itself as a script, and as the notebook that was run."""
+    """A last cell in every example: itself as a script and as a notebook."""
     folder, _, name = docname.rpartition("/")
     if folder == "gallery" and name != "index":
         content[0] += (
             "\n# %% [markdown]\n# ---\n"
-            f"# This page as a {{download}}`Python script <{name}.py>`, or, with its\n"
-            f"# outputs, as a {{nb-download}}`notebook <{name}.ipynb>`.\n"
+            f"# This page as a {{download}}`Python script <{name}.py>`, or as a\n"
+            f"# {{download}}`notebook </{NOTEBOOKS}/{name}.ipynb>`.\n"
         )
 
 
 def setup(app):
     app.add_node(cards)
+    app.connect("builder-inited", write_notebooks)
     app.connect("source-read", offer_downloads)
     app.add_directive("gallery-cards", GalleryCards)
     app.connect("doctree-resolved", fill)
