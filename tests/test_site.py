@@ -188,4 +188,5 @@ def test_an_example_has_a_picture_and_its_notebook(page):
     notebook = json.loads((SITE / page).parent.joinpath(notebooks[0]).read_text(encoding="utf-8"))
     code = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert any("import jalax" in "".join(source) for source in code)
-    assert len(code) >= 5
+    script = (SITE.parents[1] / page).with_suffix(".py").read_text(encoding="utf-8")
+    assert len(code) == script.count("\n# %%\n")
