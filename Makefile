@@ -56,6 +56,7 @@ format: $(VENV)/.installed-dev
 # A warning is an error. What was executed is kept until the library or the example changes. One
 # page at a time: writing in parallel, Sphinx takes a page that failed for a written one.
 docs: $(VENV)/.installed-docs
+	rm -rf docs/_build/html/_modules  # Sphinx writes these again only if the source is newer
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
