@@ -23,7 +23,6 @@ extensions = [
     "sphinx.ext.viewcode",
     "myst_nb",
     "sphinx_copybutton",
-    "sphinx_design",
     "cards",
     "docstrings",
     "mathematics",
@@ -32,7 +31,6 @@ extensions = [
 # .md and .ipynb come from myst_nb; a gallery script is a notebook in jupytext's percent format.
 source_suffix = {".md": "myst-nb", ".py": "myst-nb"}
 exclude_patterns = ["_build", "_ext", "conf.py", "screenshots.py"]
-suppress_warnings: list[str] = []  # none: `make docs` turns each into an error
 
 # Examples -----------------------------------------------------------------------------------------
 
@@ -54,7 +52,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_output_stderr = "warn"  # shown, and an error of the strict build: examples do not warn
 nb_merge_streams = True
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 
 # API reference ------------------------------------------------------------------------------------

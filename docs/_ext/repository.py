@@ -73,8 +73,8 @@ def lines_of(path: str) -> list[str]:
 
 
 def defined_at(path: str, name: str) -> int | None:
-    """The line, from 0, of a function or class; `Class::method` looks for the method."""
-    wanted = re.compile(rf"\s*(def|class) {re.escape(name.split('::')[-1].split('[')[0])}\b")
+    """The line, from 0, of a function or class."""
+    wanted = re.compile(rf"\s*(def|class) {re.escape(name)}\b")
     return next((i for i, line in enumerate(lines_of(path)) if wanted.match(line)), None)
 
 
@@ -82,7 +82,8 @@ class Repo(SphinxRole):
     def run(self):
         explicit = re.fullmatch(r"(.+?) <([^<>]+)>", self.text, flags=re.DOTALL)
         text, target = explicit.groups() if explicit else (self.text, self.text)
-        path, _, name = target.partition("::")
+        path, _, test = target.partition("::")
+        name = test.split("::")[-1].split("[")[0]  # of Class::method[case] the method
         literal = nodes.inline(text, text) if explicit else nodes.literal(text, text)
         if not (ROOT / path).exists() or (name and defined_at(path, name) is None):
             where = self.get_location()
@@ -92,7 +93,7 @@ class Repo(SphinxRole):
             return [nodes.literal(path, path)], []
         self.env.metadata[self.env.docname].setdefault("sources", set()).add(path)
         up = "../" * self.env.docname.count("/")
-        anchor = f"#{name.split('::')[-1].split('[')[0]}" if name else ""
+        anchor = f"#{name}" if name else ""
         address = f"{up}source/{path}.html{anchor}"
         return [nodes.reference("", "", literal, internal=True, refuri=address)], []
 
