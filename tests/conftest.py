@@ -66,3 +66,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.nodeid.endswith(LONG):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def cache_is_off_afterwards():
+    """For a test that calls `jalax.compilation_cache`."""
+    names = [
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    ]
+    before = {name: getattr(jax.config, name) for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)

@@ -25,43 +25,61 @@ FIT = """
 import collections, json, sys
 import jax, jax.monitoring, jax.numpy as jnp
 import jalax
-seen = collections.Counter()
+seen, lowered = collections.Counter(), set()
 jax.monitoring.register_event_listener(lambda name, **_: seen.update([name.rsplit("/")[-1]]))
+def listen(name, _, **more):
+    if name.endswith("jaxpr_to_mlir_module_duration"):
+        lowered.add(more["fun_name"])
+jax.monitoring.register_event_duration_secs_listener(listen)
 jalax.compilation_cache(sys.argv[1])
-model = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))
+MODEL
 result = jalax.fit(model, 0.0, key=jax.random.key(1), progress=jalax.Callback())
-print(json.dumps([float(result.theta), seen["cache_hits"], seen["cache_misses"]]))
+programs = [name for name in lowered if name.startswith(("jit(chunk", "jit(_prepare"))]
+print(json.dumps([[float(result.theta), result.log_evidence], len(programs), seen["cache_misses"]]))
+"""
+
+OURS = "model = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))"
+
+# Reads a number when it is traced: a program with the old number would be a wrong one.
+THEIRS = """
+def log_joint(theta, x, y):
+    shift = float(open(sys.argv[1] + "/shift").read())
+    return -0.5 * jnp.sum((x - theta - shift) ** 2 + (y - x) ** 2)
+model = jalax.Model(log_joint, jnp.zeros(3), jnp.array([0.5, 1.5, 4.0]))
 """
 
 
-def fit_in_a_process(folder):
-    command = [sys.executable, "-c", FIT, str(folder)]
+def fit_in_a_process(folder, model=OURS):
+    """theta and evidence, how many of the two largest programs were traced, and cache misses."""
+    command = [sys.executable, "-c", FIT.replace("MODEL", model), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_next_process_finds_all_programs_in_the_folder(tmp_path):
+def test_the_next_process_traces_and_compiles_nothing(tmp_path):
     folder = tmp_path / "new" / "folder"
-    theta, _, misses = fit_in_a_process(folder)
+    found, traced, misses = fit_in_a_process(folder)
+    assert traced == 2
     assert misses > 5
-    assert list(folder.iterdir())
-    again, hits, misses = fit_in_a_process(folder)
-    assert again == theta
-    assert hits > 5
+    again, traced, misses = fit_in_a_process(folder)
+    assert again == found
+    assert traced == 0
     assert misses == 0
 
 
-@pytest.fixture
-def cache_is_off_afterwards():
-    names = [
-        "jax_compilation_cache_dir",
-        "jax_persistent_cache_min_compile_time_secs",
-        "jax_persistent_cache_min_entry_size_bytes",
-    ]
-    before = {name: getattr(jax.config, name) for name in names}
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
+def test_the_users_own_function_is_always_traced(tmp_path):
+    (tmp_path / "shift").write_text("0.0")
+    (theta, _), traced, misses = fit_in_a_process(tmp_path, THEIRS)
+    assert traced == 2
+    assert misses > 5
+    np.testing.assert_allclose(theta, 2.0, atol=0.05)
+    (tmp_path / "shift").write_text("5.0")
+    (theta, _), traced, _ = fit_in_a_process(tmp_path, THEIRS)
+    assert traced == 2
+    np.testing.assert_allclose(theta, -3.0, atol=0.05)
+    _, traced, misses = fit_in_a_process(tmp_path, THEIRS)
+    assert traced == 2
+    assert misses == 0  # JAX's own cache has them
 
 
 @pytest.mark.usefixtures("cache_is_off_afterwards")

@@ -125,14 +125,18 @@ url = "https://example.org/data.gz"
     assert list(wrong_in(source)) == []
 
 
+# Machine code in the user's own folder, on request; tests/test_kept.py has who may have written it.
+ALLOWED = {("src/jalax/_kept.py", "pickle")}
+
+
 def test_the_source_has_none_of_it():
     assert len(SOURCES) > 100
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {what}"
+    found = {
+        (str(path.relative_to(ROOT)), what)
         for path in SOURCES
-        for line, what in wrong_in(path.read_text())
-    ]
-    assert found == []
+        for _, what in wrong_in(path.read_text())
+    }
+    assert found == ALLOWED
 
 
 # ---------------------------------------------------------------- downloads

@@ -1,4 +1,4 @@
-"""Compiled programs on disk, for the next process: opt-in, and JAX's own."""
+"""Compiled programs on disk, for the next process: opt-in."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import jax
 
+from jalax import _kept
+
 
 def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     """Keep compiled programs in a folder, so that the next process need not compile them.
@@ -14,6 +16,12 @@ def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     Call it once, before the first fit. It switches on JAX's persistent compilation cache for this
     process, for programs of every size: half of a small fit's are quick to compile. The programs
     of other code that uses JAX are kept, too. The folder may be deleted at any time.
+
+    A model of `jalax.models` or `jalax.mixed` need not even be traced again: its programs are found
+    by what they are made of (in `programs`, inside the folder). A log-joint of your own is traced
+    in every process, since it may have changed.
+
+    Programs are run as they are found: use a folder that nobody else can write to.
 
     Args:
         folder: where; by default `$XDG_CACHE_HOME/jalax`, or `~/.cache/jalax`. It is made if
@@ -42,6 +50,7 @@ def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    _kept.keep_in(path)
     return path
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from jalax import _tree
+from jalax import _kept, _tree
 from jalax._model import Model
 
 # For programs that run once or twice a fit, and take longer to compile than to run.
@@ -55,22 +55,51 @@ class Jit:
     """`jax.jit` with these compiler options, and `careful` ones.
 
     Every program of jalax is compiled by it. Inside of another program it is a part of that: JAX
-    takes options for the outermost only.
+    takes options for the outermost only. With `jalax.compilation_cache` a program may be on disk
+    already, see `_kept`.
     """
 
-    def __init__(self, function: Callable, options: dict[str, Any] | None = None, **how: Any):
+    def __init__(
+        self,
+        function: Callable,
+        options: dict[str, Any] | None = None,
+        static_argnames: str | Sequence[str] = (),
+    ):
         functools.update_wrapper(self, function)
-        self.function, self.options, self.how = function, options or {}, how
-        self.part: Any = jax.jit(function, **how)
+        self.function, self.options = function, options or {}
+        self.static = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
+        self.part: Any = jax.jit(function, static_argnames=self.static)
+        self._seen: dict = {}
 
     @functools.cached_property
     def program(self) -> Any:
-        return jax.jit(self.function, compiler_options={**careful(), **self.options}, **self.how)
+        options = {**careful(), **self.options}
+        return jax.jit(self.function, compiler_options=options, static_argnames=self.static)
 
     def __call__(self, *args, **kwargs):
         leaves = jax.tree.leaves((args, kwargs))
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-        return (self.part if traced else self.program)(*args, **kwargs)
+        return (self.part if traced else self._found(args, kwargs))(*args, **kwargs)
+
+    def eval_shape(self, *args, **kwargs) -> Any:
+        """Shapes of the result; the trace, if one is needed, is kept for the call itself."""
+        return self._found(args, kwargs).eval_shape(*args, **kwargs)
+
+    def compile_ahead(self, *args, **kwargs) -> threading.Thread:
+        """Compile for arguments of these shapes while other work goes on; join it before a call.
+
+        Python traces it here and now: the thread only waits for XLA.
+        """
+        lowered = self._found(args, kwargs).lower(*args, **kwargs)
+        thread = threading.Thread(target=lowered.compile)
+        thread.start()
+        return thread
+
+    def _found(self, args: tuple, kwargs: dict) -> Any:
+        """A program on disk, see `_kept`, or `program`."""
+        options = {**careful(), **self.options}
+        kept = _kept.find(self.function, options, self.static, args, kwargs, self._seen)
+        return self.program if kept is None else kept
 
 
 def jit(options: dict[str, Any] | None = None, **how: Any) -> Callable[[Callable], Any]:
@@ -89,40 +118,26 @@ class Program:
         large: dict[str, Any],
         static_argnames: str | Sequence[str] = (),
     ):
-        self._small = Jit(function, small, static_argnames=static_argnames)
-        self._large = Jit(function, large, static_argnames=static_argnames)
-
-    @property
-    def small(self) -> Any:
-        return self._small.program
-
-    @property
-    def large(self) -> Any:
-        return self._large.program
+        self.small = Jit(function, small, static_argnames=static_argnames)
+        self.large = Jit(function, large, static_argnames=static_argnames)
 
     def __call__(self, *args, **kwargs):
         return self.version(args)(*args, **kwargs)
 
-    def version(self, args: Sequence[Any]) -> Any:
+    def version(self, args: Sequence[Any]) -> Jit:
         return self.small if _is_short(args) else self.large
 
     def eval_shape(self, *args, **kwargs) -> Any:
-        """Shapes of the result; the trace is kept for the call itself."""
+        """Shapes of the result, see `Jit.eval_shape`."""
         return self.version(args).eval_shape(*args, **kwargs)
 
     def compile_ahead(self, *args, **kwargs) -> threading.Thread:
-        """Compile for arguments of these shapes while other work goes on; join it before a call.
-
-        Python traces it here and now: the thread only waits for XLA.
-        """
-        lowered = self.version(args).lower(*args, **kwargs)
-        thread = threading.Thread(target=lowered.compile)
-        thread.start()
-        return thread
+        """Compile while other work goes on, see `Jit.compile_ahead`."""
+        return self.version(args).compile_ahead(*args, **kwargs)
 
     def cache_size(self) -> int:
         """How many programs were compiled."""
-        return self.small._cache_size() + self.large._cache_size()
+        return self.small.program._cache_size() + self.large.program._cache_size()
 
 
 def _is_short(args: Sequence[Any]) -> bool:

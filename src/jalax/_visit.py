@@ -146,7 +146,7 @@ def heaviest(particles: Tree, log_weights: Float[Array, "G N"]) -> Tree:
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=1, keepdims=True), alone)
 
 
-@jit(static_argnums=0)
+@jit(static_argnames="function")
 def at_particles(function: Static, model: Model, theta: Tree, particles: Tree) -> Tree:
     """`function(theta, x, data)` of one group at every particle of every group."""
     per_particle = jax.vmap(function, in_axes=(None, 0, None))
