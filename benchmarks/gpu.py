@@ -4,7 +4,8 @@ The neural network of the paper (800 images of 784 pixels, 4 classes; 40 and 512
 N = 50 and 1000) and logistic regression with a million rows (N = 100): milliseconds a step of plain
 JALA-EM and PGD, the parts of a step by themselves, and the speed reached as a share of a plain
 batched matrix product (or a copy) of the same shapes and precision, measured in the same run.
-Writes gpu.json and gpu.md beside this file.
+"JALA-EM / PGD" is the median over rounds of the ratio inside a round. Writes gpu.json and gpu.md
+beside this file.
 """
 
 from __future__ import annotations
@@ -79,8 +80,7 @@ def parts(model, num_particles: int, steps: int) -> dict[str, float]:
 
     def weight(k, x):
         path = jax.tree.map(lambda a: 1e-3 * a, x)
-        zero = jnp.zeros((1, num_particles))
-        value = _langevin.alpha(zero, x, path, jnp.asarray(1e-6))
+        value = _tree.total(_langevin.work(x, path, jnp.asarray(1e-6)))
         return jax.tree.map(lambda a: a + 1e-30 * value.reshape((1, -1) + (1,) * (a.ndim - 2)), x)
 
     found = {}

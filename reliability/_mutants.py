@@ -28,29 +28,29 @@ MUTANTS = [
     Mutant(
         "the sign of the increment",
         JALA,
-        "jnp.where(visit.alive, state.log_weights + increment, -jnp.inf)",
-        "jnp.where(visit.alive, state.log_weights - increment, -jnp.inf)",
+        "jnp.where(alive, state.log_weights + increment, -jnp.inf)",
+        "jnp.where(alive, state.log_weights - increment, -jnp.inf)",
         STEPS,
     ),
     Mutant(
         "the sign of the work terms",
         JALA,
-        "(visit.log_joint - old.log_joint) + (backwards - forwards)",
-        "(visit.log_joint - old.log_joint) + (forwards - backwards)",
+        "(visit.log_joint - old.log_joint) + work",
+        "(visit.log_joint - old.log_joint) - work",
         STEPS,
     ),
     Mutant(
         "the sign of the work terms, in transport",
         "_langevin.py",
-        "return (new.log_joint - old.log_joint) + (backwards - forwards)",
-        "return (new.log_joint - old.log_joint) + (forwards - backwards)",
+        "return (new.log_joint - old.log_joint) + _tree.total(apart)",
+        "return (new.log_joint - old.log_joint) - _tree.total(apart)",
         "test_proposition1.py",
     ),
     Mutant(
         "h/4 for h/2 in alpha",
         "_langevin.py",
-        "jnp.asarray(step_size, d.dtype) / 2 * g",
-        "jnp.asarray(step_size, d.dtype) / 4 * g",
+        "jnp.asarray(step_size, d.dtype) / 2 * pg",
+        "jnp.asarray(step_size, d.dtype) / 4 * pg",
         STEPS,
     ),
     Mutant(
@@ -59,6 +59,13 @@ MUTANTS = [
         "x + h * g + jnp.sqrt(2 * h) * xi",
         "x + h * g + jnp.sqrt(h) * xi",
         STEPS,
+    ),
+    Mutant(
+        "noise from another generator",
+        "_noise.py",
+        "(17, 29, 16, 24)",
+        "(17, 29, 16, 25)",
+        "test_noise.py",
     ),
     Mutant(
         "the backward kernel with the forward gradient",
@@ -157,8 +164,8 @@ MUTANTS = [
     Mutant(
         "a uniform, not a weighted, mean of the gradients",
         "_visit.py",
-        "weights = _weights.normalise(log_weights).astype(visit.log_joint.dtype)",
-        "weights = _weights.normalise(0 * log_weights).astype(visit.log_joint.dtype)",
+        "visit.pull(weights.astype(visit.log_joint.dtype))",
+        "visit.pull(_weights.normalise(0 * weights).astype(visit.log_joint.dtype))",
         STEPS,
     ),
     Mutant(
@@ -178,8 +185,8 @@ MUTANTS = [
     Mutant(
         "a dead particle keeps its weight",
         JALA,
-        "jnp.where(visit.alive, state.log_weights + increment, -jnp.inf)",
-        "jnp.where(visit.alive, state.log_weights + increment, state.log_weights)",
+        "jnp.where(alive, state.log_weights + increment, -jnp.inf)",
+        "jnp.where(alive, state.log_weights + increment, state.log_weights)",
         "test_callbacks.py",
     ),
     Mutant(
@@ -206,15 +213,15 @@ MUTANTS = [
     Mutant(
         "a wall is not noticed",
         JALA,
-        "outside=state.memory.outside + jnp.sum(outside, dtype=jnp.int32),",
+        "outside=state.memory.outside + after.outside,",
         "outside=state.memory.outside,",
         "test_numbers.py",
     ),
     Mutant(
         "large log p rounded with small terms before their difference (float32)",
         JALA,
-        "(visit.log_joint - old.log_joint) + (backwards - forwards)",
-        "(visit.log_joint + backwards) - (old.log_joint + forwards)",
+        "(visit.log_joint - old.log_joint) + work",
+        "(visit.log_joint + work) - old.log_joint",
         "test_precision.py",
     ),
     # --- groups and minibatches ------------------------------------------------------------------
@@ -383,5 +390,19 @@ MUTANTS = [
         "            run.records = [records]\n",
         "            pass\n",
         "test_checkpoint.py::test_checkpoint_and_resume_equals_the_uninterrupted_run",
+    ),
+    Mutant(
+        "a program on disk taken for one under other switches of JAX",
+        "_kept.py",
+        'tuned = [(n, str(v)) for n, v in switches if "cache" not in n]',
+        "tuned: list = []",
+        "test_kept.py",
+    ),
+    Mutant(
+        "a function known by the name it goes by",
+        "_kept.py",
+        "if not _is_known(module) or function.__globals__ is not vars(sys.modules[module]):",
+        "if not _is_known(function.__module__):",
+        "test_kept.py",
     ),
 ]

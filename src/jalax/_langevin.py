@@ -168,18 +168,18 @@ def work(
     path: Tree,
     step_size: Float[Array, ""],
     preconditioner: Preconditioner = None,
-) -> Float[Array, "G N"]:
-    r"""What $\alpha(x_l, x_r)$ of eq. 3 has besides U, from the gradient at $x_l$ and the path.
+) -> Tree:
+    r"""Twice what $\alpha(x_l, x_r)$ of eq. 3 has besides U, entry by entry.
 
-    With g = grad log p = -grad U and path $x_r - x_l$,
-    $\alpha = U - \frac12 g \cdot (x_r - x_l - \frac h2 P g)$, of which this is the last term.
+    With g = grad log p = -grad U at $x_l$ and path $x_r - x_l$,
+    $\alpha = U - \frac12 g \cdot (x_r - x_l - \frac h2 P g)$, of which these are the terms of the
+    product. `_tree.total` adds them up.
     """
-    rest = jax.tree.map(
-        lambda d, g: d - jnp.asarray(step_size, d.dtype) / 2 * g,
-        path,
-        apply(preconditioner, grad_x),
-    )
-    return _tree.dot(grad_x, rest) / 2
+
+    def one(g, d, pg):
+        return g * (d - jnp.asarray(step_size, d.dtype) / 2 * pg)
+
+    return jax.tree.map(one, grad_x, path, apply(preconditioner, grad_x))
 
 
 def jarzynski_increment(
@@ -201,4 +201,5 @@ def jarzynski_increment(
     back = jax.tree.map(jnp.negative, path)
     forwards = work(old.grad_x, path, step_size, preconditioner)
     backwards = work(new.grad_x, back, step_size, preconditioner)
-    return (new.log_joint - old.log_joint) + (backwards - forwards)
+    apart = jax.tree.map(jnp.subtract, backwards, forwards)
+    return (new.log_joint - old.log_joint) + _tree.total(apart) / 2

@@ -19,7 +19,7 @@ from jalax import _mesh
 from jalax._model import Model
 from jalax._programs import BRISKLY, PLAINLY, Program, jit
 from jalax._tree import Tree
-from jalax._types import Algorithm, State
+from jalax._types import Algorithm, Info, State
 
 # Inlined and cached: the loop asks for the shapes of a step, then takes it, and the
 # algorithm is traced once.
@@ -33,10 +33,40 @@ class Chunk(NamedTuple):
     healthy: Bool[Array, ""]  # False: the last step left no finite particle, or no finite theta
 
 
-def is_healthy(state: State) -> Bool[Array, ""]:
-    """theta is finite, and every group has a living particle."""
+def is_healthy(state: State, info: Info) -> Bool[Array, ""]:
+    """theta is finite, and every group has a living particle: the least ESS is not 0."""
     theta = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.theta)])
-    return jnp.all(theta) & jnp.all(jnp.any(jnp.isfinite(state.log_weights), axis=-1))
+    return jnp.all(theta) & (info.ess > 0)
+
+
+def pack(row: Tree) -> tuple[list[Array], dict[str, Array]]:
+    """The arrays of a record, and all its single numbers of one type in one array.
+
+    A step then writes a few buffers and not a dozen, each of which is a kernel on a GPU.
+    """
+    arrays: list[Array] = []
+    numbers: dict[str, list[Array]] = {}
+    for leaf in jax.tree.leaves(row):
+        if jnp.ndim(leaf):
+            arrays.append(leaf)
+        else:
+            numbers.setdefault(_kind(leaf), []).append(leaf)
+    return arrays, {kind: jnp.stack([x.astype(kind) for x in xs]) for kind, xs in numbers.items()}
+
+
+def unpack(buffers: tuple[list[Array], dict[str, Array]], row: Tree) -> Tree:
+    """A record whose leaves are columns, from the buffers of what `pack` made of each."""
+    arrays = iter(buffers[0])
+    numbers = {kind: iter(jnp.moveaxis(rows, -1, 0)) for kind, rows in buffers[1].items()}
+
+    def column(leaf):
+        return next(arrays) if leaf.ndim else next(numbers[_kind(leaf)]).astype(leaf.dtype)
+
+    return jax.tree.map(column, row)
+
+
+def _kind(leaf: Any) -> str:
+    return "int32" if leaf.dtype == bool else leaf.dtype.name
 
 
 def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacity: int) -> Chunk:
@@ -46,8 +76,9 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
     def record(state: State, info) -> dict[str, Tree]:
         return {"step": state.step, "theta": state.theta, **info._asdict()}
 
-    rows = jax.eval_shape(lambda *args: record(*_step(*args)), key, algorithm, model, state)
-    buffers = jax.tree.map(lambda row: jnp.zeros((capacity, *row.shape), row.dtype), rows)
+    row = jax.eval_shape(lambda *args: record(*_step(*args)), key, algorithm, model, state)
+    packed = jax.eval_shape(pack, row)
+    buffers = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), packed)
 
     def body(carry):
         i, state, buffers, _ = carry
@@ -55,9 +86,9 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
         state, info = _step(key_k, algorithm, model, state)
         state = _mesh.settle(model, state)
         buffers = jax.tree.map(
-            lambda buffer, row: buffer.at[i].set(row), buffers, record(state, info)
+            lambda buffer, row: buffer.at[i].set(row), buffers, pack(record(state, info))
         )
-        return i + 1, state, buffers, is_healthy(state)
+        return i + 1, state, buffers, is_healthy(state, info)
 
     def go_on(carry):
         i, state, _, healthy = carry
@@ -65,7 +96,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
 
     first = jnp.zeros((), jnp.int32), state, buffers, jnp.ones((), bool)
     done, state, buffers, healthy = lax.while_loop(go_on, body, first)
-    return Chunk(state, *_mesh.everywhere(model, (buffers, done, healthy)))
+    return Chunk(state, *_mesh.everywhere(model, (unpack(buffers, row), done, healthy)))
 
 
 run_chunk = Program(chunk, small=PLAINLY, large=BRISKLY, static_argnames="capacity")

@@ -18,7 +18,7 @@ import numpy as np
 from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Bool, Float
 
-from jalax import _checks, _tree, _visit, _weights
+from jalax import _checks, _noise, _tree, _visit, _weights
 from jalax._mode import Mode, find_mode, symmetric
 from jalax._model import GroupedModel, Model
 from jalax._static import Static
@@ -87,7 +87,7 @@ class PreparedAtMode:
         # call: compiling the random numbers is what takes longest here.
         whole = self.dof.is_integer()
         squares = int(self.dof) if whole else 0
-        z = jax.random.normal(key, (groups, num, size + squares), dtype)
+        z = _noise.normal(key, (groups, num, size + squares), dtype)
         z, rest = z[..., :size], z[..., size:]
         if whole:
             z = z * jnp.sqrt(self.dof / jnp.sum(rest**2, axis=-1, keepdims=True))

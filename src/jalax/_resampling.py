@@ -114,6 +114,14 @@ class Weighted(NamedTuple):
     log_evidence_base: Float[Array, " G"]
 
 
+def is_low(
+    weights: Float[Array, "G N"], resample_below: float | Float[Array, ""]
+) -> Bool[Array, " G"]:
+    """Which groups have an ESS below a fraction of N; not those with nobody left to copy."""
+    ess = _weights.effective_sample_size(weights)
+    return (ess < resample_below * weights.shape[1]) & (ess > 0)
+
+
 def resample_low(
     key: Key[Array, ""],
     scheme: Callable,
@@ -129,8 +137,7 @@ def resample_low(
     """
     weights = _weights.normalise(cloud.log_weights)
     num_particles = weights.shape[1]
-    ess = _weights.effective_sample_size(weights)
-    low = (ess < resample_below * num_particles) & (ess > 0)  # ess 0: nobody left to copy
+    low = is_low(weights, resample_below)
 
     def resample(cloud: Weighted) -> Weighted:
         ancestors = ancestors_of_groups(key, scheme, weights, num_particles)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +11,20 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jalax import _noise
+
 Tree = Any
+
+
+def total(tree: Tree) -> Float[Array, "G N"]:
+    """The sum of all entries of each particle."""
+    sums = [jnp.sum(x.reshape((*x.shape[:2], -1)), axis=-1) for x in jax.tree.leaves(tree)]
+    return functools.reduce(jnp.add, sums)
 
 
 def dot(a: Tree, b: Tree) -> Float[Array, "G N"]:
     """Inner product of two particle trees: one number a particle."""
-    products = jax.tree.map(
-        lambda x, y: jnp.sum((x * y).reshape((*x.shape[:2], -1)), axis=-1), a, b
-    )
-    return sum(jax.tree.leaves(products))
+    return total(jax.tree.map(jnp.multiply, a, b))
 
 
 def all_finite(tree: Tree) -> Bool[Array, "G N"]:
@@ -57,7 +63,7 @@ def normal_like(key, tree: Tree) -> Tree:
     """Standard normal noise, one key a leaf."""
     leaves, treedef = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))
-    noise = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
+    noise = [_noise.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
     return treedef.unflatten(noise)
 
 

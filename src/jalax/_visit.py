@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jalax import _batches, _mesh, _tree, _weights
 from jalax._model import Model
@@ -115,25 +115,49 @@ def _evaluate_in_blocks(model: Model, theta: Tree, particles: Tree, size: int) -
 def weigh(
     model: Model, theta: Tree, visit: Evaluation, log_weights: Float[Array, "G N"]
 ) -> tuple[Tree, Point]:
-    """The weighted theta-gradient by a second pull-back, and the particles that carry on.
+    """The weighted theta-gradient, and the particles that carry on: `repair` moves the dead."""
+    point = pull(visit, _weights.normalise(log_weights))
+    particles, point, _ = repair(model, theta, visit.alive, log_weights, visit.particles, point)
+    return particles, point
+
+
+def pull(visit: Evaluation, weights: Float[Array, "G N"]) -> Point:
+    """The weighted theta-gradient, by a second pull-back of the visit."""
+    grad_theta, _ = visit.pull(weights.astype(visit.log_joint.dtype))
+    return Point(visit.log_joint, visit.grad_x, grad_theta)
+
+
+def repair(
+    model: Model,
+    theta: Tree,
+    alive: Bool[Array, "G N"],
+    log_weights: Float[Array, "G N"],
+    particles: Tree,
+    point: Point,
+) -> tuple[Tree, Point, Int[Array, ""]]:
+    """The particles that carry on, and how many of the dead had run into a wall.
 
     A dead particle has weight -inf, but zero times a NaN derivative would still poison the
     sum over particles: it is moved onto the heaviest particle of its group (where its zero
-    weight keeps it out of every average), and the point is visited again.
+    weight keeps it out of every average), and the point is visited again. Behind a wall log p is
+    -inf and its gradient is not; an overflow has neither.
     """
-    weights = _weights.normalise(log_weights).astype(visit.log_joint.dtype)
 
     def revisit(first):
-        # The particles as the loop carries them: another mention would make XLA copy them.
-        particles, _ = first
-        moved = _tree.select(visit.alive, particles, heaviest(particles, log_weights))
+        # As the loop carries them: another mention of these would make XLA copy them.
+        particles, point, _ = first
+        outside = jnp.isneginf(point.log_joint) & _tree.all_finite(point.grad_x)
+        moved = _tree.select(alive, particles, heaviest(particles, log_weights))
         again = evaluate(model, theta, moved)
-        grad_theta, _ = again.pull(weights)
-        return moved, Point(again.log_joint, again.grad_x, grad_theta)
+        point = pull(again, _weights.normalise(log_weights))
+        return moved, point, jnp.sum(outside, dtype=jnp.int32)
 
-    grad_theta, _ = visit.pull(weights)
-    first = visit.particles, Point(visit.log_joint, visit.grad_x, grad_theta)
-    return _tree.run_if(~jnp.all(visit.alive), revisit, first)
+    dead = count_dead(alive)
+    return _tree.run_if(dead > 0, revisit, (particles, point, jnp.zeros_like(dead)))
+
+
+def count_dead(alive: Bool[Array, "G N"]) -> Int[Array, ""]:
+    return jnp.sum(~alive, dtype=jnp.int32)
 
 
 def heaviest(particles: Tree, log_weights: Float[Array, "G N"]) -> Tree:

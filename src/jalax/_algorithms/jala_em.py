@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jalax import _checks, _curvature, _information, _langevin, _minibatch, _tre
 from jalax._langevin import Dense, InverseHessian, Preconditioner
 from jalax._model import Model
 from jalax._options import Optax, check_optimizer, descend, require_positive, value_at
-from jalax._resampling import Weighted, check_scheme, resample_low, systematic
+from jalax._resampling import Weighted, check_scheme, is_low, resample_low, systematic
 from jalax._step_size import PilotStep
 from jalax._theta_step import (
     DONE,
@@ -29,7 +30,7 @@ from jalax._theta_step import (
 )
 from jalax._tree import Tree
 from jalax._types import Cloud, State
-from jalax._visit import Point, evaluate, weigh
+from jalax._visit import Point, count_dead, evaluate, pull, repair, weigh
 from jalax._weighting import ClippedWeights, ExactWeights, TemperedWeights
 
 
@@ -69,6 +70,16 @@ class Change(NamedTuple):
     step_size: Float[Array, ""]
     preconditioner: Preconditioner
     shift: Tree  # c, leaves (G, 1, ...); None: the particles stay where they are
+
+
+class After(NamedTuple):
+    """What a step leaves to the next one, but theta."""
+
+    particles: Tree
+    point: Point
+    log_weights: Float[Array, "G N"]
+    log_evidence_base: Float[Array, " G"]
+    outside: Int[Array, ""]  # moves of this step that ended where log p is -inf
 
 
 class Local(NamedTuple):
@@ -339,41 +350,33 @@ class JALAEM:
         old, theta = state.memory.point, change.theta
         h, metric = change.step_size, change.preconditioner
 
-        # Line 7, eq. 2. The barriers keep what needs X_k and its gradient in front of the visit:
-        # the new ones then take their memory, where both would be copied at each step.
+        # Line 7, eq. 2. The barrier keeps what needs X_k and its gradient in front of the visit:
+        # the new ones then take their memory, where both would be copied at each step. The work
+        # is added up behind it: XLA joins no sum to the random numbers, and would read all again.
         moved = _langevin.move(key_move, state.particles, old.grad_x, h, metric, change.shift)
-        particles, path = lax.optimization_barrier(moved)
-        forwards = _langevin.work(old.grad_x, path, h, metric)
-        particles, path, forwards = lax.optimization_barrier((particles, path, forwards))
+        forwards = _langevin.work(old.grad_x, moved.path, h, metric)
+        particles, path, forwards = lax.optimization_barrier((*moved, forwards))
         # The one visit of (theta_{k+1}, X_{k+1}) serves this weight and the next move.
         visit = evaluate(model, theta, particles)
         back = jax.tree.map(jnp.negative, path)
         backwards = _langevin.work(visit.grad_x, back, h, metric)
+        work = _tree.total(jax.tree.map(jnp.subtract, backwards, forwards)) / 2
         # `_langevin.jarzynski_increment` says why the two log p meet before anything else.
-        increment = (visit.log_joint - old.log_joint) + (backwards - forwards)
-        # Behind a wall log p is -inf and its gradient is not; an overflow has neither.
-        outside = jnp.isneginf(visit.log_joint) & jnp.isfinite(backwards)
-        # A gradient that is not finite makes this product so: no need to look at its entries.
-        visit = visit._replace(alive=jnp.isfinite(visit.log_joint) & jnp.isfinite(increment))
-        log_weights = jnp.where(visit.alive, state.log_weights + increment, -jnp.inf)
+        increment = (visit.log_joint - old.log_joint) + work
+        # A log p or a gradient that is not finite makes it so: no need to look at their entries.
+        alive = jnp.isfinite(increment)
+        log_weights = jnp.where(alive, state.log_weights + increment, -jnp.inf)
         log_weights, exponent = self.weights.soften(log_weights)
-        particles, point = weigh(model, theta, visit, log_weights)
-
-        # Line 8: resample where the effective sample size is low; the caches move along.
-        cloud, resampled = resample_low(
-            key_resample,
-            self.resample,
-            self.resample_below,
-            Weighted(
-                particles, (point.log_joint, point.grad_x), log_weights, state.log_evidence_base
-            ),
-            model.layout,
-        )
-        log_joint, grad_x = cloud.cached
-        point = Point(log_joint, grad_x, point.grad_theta)
-
         weights = _weights.normalise(log_weights)
         ess = _weights.effective_sample_size(weights)
+
+        # Line 8. The point is where the next step takes its gradients from.
+        point, nobody = pull(visit, weights), jnp.zeros((), jnp.int32)
+        after = After(visit.particles, point, log_weights, state.log_evidence_base, nobody)
+        dead, resampled = count_dead(alive), jnp.any(is_low(weights, self.resample_below))
+        mend = partial(self._mended, key_resample, model, theta, alive)
+        after = _tree.run_if((dead > 0) | resampled, mend, after)
+
         # Each segment between two resamplings adds 1/ESS - 1/N to the variance of log Z.
         variance = 1 / jnp.maximum(ess, 1.0) - 1 / weights.shape[1]
         banked = state.memory.variance + jnp.where(
@@ -383,29 +386,49 @@ class JALAEM:
             log_evidence=_weights.log_evidence(state.log_evidence_base, log_weights),
             ess=jnp.min(ess),
             mean_log_joint=jnp.sum(jnp.where(weights > 0, weights * visit.log_joint, 0.0)),
-            grad_norm=_tree.global_norm(point.grad_theta),
+            grad_norm=_tree.global_norm(after.point.grad_theta),
             resampled=resampled,
-            dead=jnp.sum(~visit.alive, dtype=jnp.int32),
+            dead=dead,
             log_evidence_error=jnp.sqrt(jnp.sum(state.memory.variance + variance)),
             phase=jnp.zeros((), jnp.int32) if change.phase is None else change.phase.number,
             weight_exponent=jnp.min(exponent),
         )
         memory = state.memory._replace(
             optimizer=change.optimizer,
-            point=point,
+            point=after.point,
             preconditioner=change.preconditioner,
             phase=change.phase,
             variance=banked.astype(state.memory.variance.dtype),
-            outside=state.memory.outside + jnp.sum(outside, dtype=jnp.int32),
+            outside=state.memory.outside + after.outside,
         )
         return State(
             state.step + 1,
             theta,
-            cloud.particles,
-            cloud.log_weights,
-            cloud.log_evidence_base,
+            after.particles,
+            after.log_weights,
+            after.log_evidence_base,
             memory,
         ), info
+
+    def _mended(
+        self, key, model: Model, theta: Tree, alive: Bool[Array, "G N"], after: After
+    ) -> After:
+        """Dead particles moved onto living ones, and groups whose ESS is low resampled.
+
+        Each is rare, and each asks again whether it is needed. On a GPU the step waits for the
+        host to ask: so it asks for both at once, and comes here if there is anything to do.
+        """
+        log_weights = after.log_weights
+        particles, point, outside = repair(
+            model, theta, alive, log_weights, after.particles, after.point
+        )
+        # What was found at the particles moves along with them.
+        found = point.log_joint, point.grad_x
+        cloud = Weighted(particles, found, log_weights, after.log_evidence_base)
+        cloud, _ = resample_low(key, self.resample, self.resample_below, cloud, model.layout)
+        log_joint, grad_x = cloud.cached
+        point = Point(log_joint, grad_x, point.grad_theta)
+        return After(cloud.particles, point, cloud.log_weights, cloud.log_evidence_base, outside)
 
     def is_done(self, state: State) -> Bool[Array, ""]:
         """theta is known well enough: the loop may stop."""

@@ -30,8 +30,8 @@ def _log1p(e: Float[Array, "*any"]) -> Float[Array, "*any"]:
     """
     t = e / (2 + e)
     terms = 7 if jnp.finfo(e.dtype).bits <= 32 else 16
-    total = jnp.zeros_like(t)
-    for k in reversed(range(terms)):
+    total = jnp.full_like(t, 1 / (2 * terms - 1))
+    for k in reversed(range(terms - 1)):
         total = total * t**2 + 1 / (2 * k + 1)
     return 2 * t * total
 

@@ -1,0 +1,55 @@
+"""Noise: the numbers of jax.random.normal, to the bit."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jalax import _noise, _tree
+
+FLOATS = {"float32": np.dtype("float32"), "float64": np.dtype("float64")}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (15, 100), (3, 4, 5), (1, 1000, 9), (0, 3)])
+def test_jaxs_numbers(precision, shape):
+    dtype = FLOATS[precision]
+    for seed in range(3):
+        key = jax.random.fold_in(jax.random.key(seed), 1)
+        found = jax.jit(lambda key: _noise.normal(key, shape, dtype))(key)
+        expected = jax.jit(lambda key: jax.random.normal(key, shape, dtype))(key)
+        assert found.dtype == expected.dtype == dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_many_keys_at_once(precision):
+    dtype, keys = FLOATS[precision], jax.random.split(jax.random.key(1), 5)
+    found = jax.vmap(lambda key: _noise.normal(key, (4, 3), dtype))(keys)
+    expected = jax.vmap(lambda key: jax.random.normal(key, (4, 3), dtype))(keys)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "key", [jax.random.key(2, impl="rbg"), jax.random.PRNGKey(2)], ids=["generator", "old key"]
+)
+def test_other_keys_are_left_to_jax(key):
+    found = _noise.normal(key, (50,), FLOATS["float32"])
+    np.testing.assert_array_equal(found, jax.random.normal(key, (50,), jnp.float32))
+
+
+def test_other_floats_and_jaxs_other_order_of_counting_are_left_to_jax():
+    key = jax.random.key(3)
+    half = _noise.normal(key, (50,), np.dtype("float16"))
+    np.testing.assert_array_equal(half, jax.random.normal(key, (50,), jnp.float16))
+    with jax.threefry_partitionable(False):
+        found = _noise.normal(key, (51,), FLOATS["float32"])
+        np.testing.assert_array_equal(found, jax.random.normal(key, (51,), jnp.float32))
+
+
+def test_every_leaf_has_a_key_of_its_own():
+    key, tree = jax.random.key(4), {"a": jnp.zeros((2, 3)), "b": jnp.zeros((2, 3, 2))}
+    first, second = jax.random.split(key)
+    found = _tree.normal_like(key, tree)
+    np.testing.assert_allclose(found["a"], jax.random.normal(first, (2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(found["b"], jax.random.normal(second, (2, 3, 2)), rtol=1e-6)
