@@ -1,10 +1,13 @@
-"""The logistic log-likelihood and its gradient: jalax's softplus against XLA's own.
+"""Two kernels of jalax against JAX's own, each in a compiled loop.
 
-Seconds of the value and gradient of sum y z - log(1 + e^z), z = X w, for the 683 rows of Wisconsin
-and N particles at once, in a compiled loop.
+1. The logistic log-likelihood: value and gradient of sum y z - log(1 + e^z), z = X w, for the 683
+   rows of Wisconsin and N particles at once, with `jax.nn.softplus` and with `jalax`'s.
+2. Gaussian noise: `jax.random.normal` and `jalax`'s, which draws the same numbers.
 """
 
 from __future__ import annotations
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,7 @@ import numpy as np
 from _common import Row, in_rounds, machine, quick, ratio, seconds, write
 
 import jalax
+from jalax import _noise
 from jalax.models._softplus import softplus
 
 KERNELS = {"jax.nn.softplus": jax.nn.softplus, "jalax": softplus}
@@ -38,6 +42,34 @@ def loop(kernel, num_particles: int, steps: int):
     return lambda: run(w)
 
 
+def noise_loop(normal, shape: tuple[int, ...], steps: int):
+    dtype = np.dtype("float64" if jax.config.jax_enable_x64 else "float32")
+
+    def body(k, x):
+        return x + 1e-9 * normal(jax.random.fold_in(jax.random.key(0), k), shape, dtype)
+
+    run = jax.jit(lambda x: jax.lax.fori_loop(0, steps, body, x))
+    x = jnp.zeros(shape, dtype)
+    seconds(lambda: run(x))  # compiles
+    return lambda: run(x)
+
+
+def noise_rows() -> list[Row]:
+    found = []
+    for bits in (64, 32):
+        with jax.enable_x64(bits == 64):
+            for shape in ((15, 100), (15, 1000), (100, 9), (1000, 9), (50, 31_520)):
+                steps = max(3, 1_000_000 // math.prod(shape))
+                contenders = {"jax": jax.random.normal, "jalax": _noise.normal}
+                runs = {name: noise_loop(it, shape, steps) for name, it in contenders.items()}
+                times = in_rounds(runs, 3 if quick() else 15)
+                each = {k: 1e9 * float(np.median(v)) / steps for k, v in times.items()}
+                row: Row = {"float": bits, "shape": " x ".join(map(str, shape))}
+                row |= {f"{name}, ns a number": t / math.prod(shape) for name, t in each.items()}
+                found.append(row | {"ratio": ratio(times["jax"], times["jalax"])})
+    return found
+
+
 def rows() -> list[Row]:
     found = []
     for bits in (64, 32):
@@ -60,5 +92,6 @@ def rows() -> list[Row]:
 
 
 if __name__ == "__main__":
-    result = rows()
-    write("kernels", [result], machine=machine(), rows=result)
+    logistic, noise = rows(), noise_rows()
+    parts = [__doc__.strip(), logistic, noise]
+    write("kernels", parts, machine=machine(), rows=logistic, noise=noise)

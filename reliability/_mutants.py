@@ -394,7 +394,7 @@ MUTANTS = [
     Mutant(
         "a program on disk taken for one under other switches of JAX",
         "_kept.py",
-        'tuned = [(n, str(v)) for n, v in switches if "cache" not in n]',
+        'tuned = [(n, v) for n, v in switches if "cache" not in n]',
         "tuned: list = []",
         "test_kept.py",
     ),

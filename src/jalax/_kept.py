@@ -32,7 +32,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import serialize_executable
 
 from jalax._static import Static
 
@@ -130,16 +129,21 @@ def _load(payload: bytes, structure: Any, shapes: Any) -> Any:
     _find_lapack()
     devices = jax.devices()[:1]
     try:
+        from jax.experimental import serialize_executable
+
         return serialize_executable.deserialize_and_load(
             payload, structure, jax.tree.structure(shapes), execution_devices=devices
         )
-    except (RuntimeError, ValueError):
+    except (ImportError, RuntimeError, ValueError):
         return None
 
 
 def _save(path: Path, shapes: Any, compiled: Any) -> None:
     """If it cannot be written, the next process compiles again."""
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, NotImplementedError):
+    unable = ImportError, AttributeError, NotImplementedError, TypeError, ValueError
+    with contextlib.suppress(OSError, *unable):
+        from jax.experimental import serialize_executable
+
         payload, _, _ = serialize_executable.serialize(compiled)
         _write(path, pickle.dumps((shapes, payload)))
 
@@ -157,12 +161,15 @@ def find(
 
     None: nothing is kept, or not this one, because it contains code that is not known.
     """
-    if _folder is None or not _is_on(jax.config.values):
+    if _folder is None:
+        return None
+    config = getattr(jax.config, "values", {})
+    if not config or not _is_on(config):
         return None
     leaves, structure = jax.tree.flatten(_moving(function, static, args, kwargs))
     fixed = _fixed(function, static, args, kwargs)
     kinds = tuple(_kind(leaf) for leaf in leaves)
-    switches = tuple(jax.config.values.items())
+    switches = tuple((name, _plain(value)) for name, value in config.items())
     met = _folder, fixed, structure, kinds, switches
     if met not in seen:
         name = _name_of(function, options, fixed, structure, kinds, switches)
@@ -191,7 +198,7 @@ def _name_of(function, options, fixed, structure, kinds, switches) -> str | None
         made_of = describe(function), describe(fixed), _describe_structure(structure)
     except _Unknown:
         return None
-    tuned = [(n, str(v)) for n, v in switches if "cache" not in n]
+    tuned = [(n, v) for n, v in switches if "cache" not in n]
     text = repr((made_of, sorted(options.items()), kinds, tuned))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -207,6 +214,10 @@ def _fixed(function: Callable, static: Sequence[str], args: tuple, kwargs: dict)
     """The arguments that are a part of the program."""
     given = [*zip(_parameters(function), args, strict=False), *kwargs.items()]
     return tuple(sorted(item for item in given if item[0] in static))
+
+
+def _plain(switch: Any) -> Any:
+    return switch if isinstance(switch, (bool, int, float, str, type(None))) else str(switch)
 
 
 @functools.cache

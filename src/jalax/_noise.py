@@ -33,7 +33,7 @@ def _is_plain(key: Array, shape: tuple[int, ...], dtype: np.dtype) -> bool:
     return (
         dtype in (np.float32, np.float64)
         and math.prod(shape) < 2**32
-        and jax.config.values["jax_threefry_partitionable"]
+        and getattr(jax.config, "jax_threefry_partitionable", False)
         and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
         and str(jax.random.key_impl(key)) == "threefry2x32"
     )
