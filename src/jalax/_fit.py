@@ -25,7 +25,7 @@ from jalax._model import Model
 from jalax._options import canonical
 from jalax._outcome import result_of
 from jalax._processes import to_host
-from jalax._programs import AT_ONCE, QUICKLY, Program, fold_in, jit, split
+from jalax._programs import AT_ONCE, QUICKLY, Program, compile_ahead, fold_in, jit, split
 from jalax._reference import as_reference
 from jalax._result import FitResult, SavedState
 from jalax._starts.importance import Importance, Laplace
@@ -129,11 +129,13 @@ def fit(
                 # For a GPU its compiler wants to try things on it, and on a mesh only the start
                 # itself knows how its particles lie.
                 if jax.default_backend() == "cpu" and model.layout is None:
-                    ahead = _loop_ahead(key, algorithm, model, theta, count, capacity)
+                    ahead = _compile_ahead(key, algorithm, model, theta, count, capacity)
                 begin, cloud = _default_cloud(key_start, begin, model, theta, count)
             else:
                 cloud = _draw(key_start, begin, model, theta, count)
             _checks.check_start(model, theta, cloud, algorithm.gives_evidence)
+            if ahead is not None:
+                ahead.join()
             first = _init(fold_in(key_start, 1), algorithm, model, theta, cloud)
         else:
             like = state.theta if isinstance(state, State) else _checks.prepare_theta(theta, model)
@@ -158,8 +160,6 @@ def fit(
                 callback.restore(run)
 
         def advance(state: State, length: np.ndarray) -> _loop.Chunk:
-            if ahead is not None:
-                ahead.join()
             return _loop.run_chunk(key_run, algorithm, model, state, length, capacity=capacity)
 
         with termination_as_interrupt():
@@ -195,14 +195,17 @@ def _default_cloud(
     return tempered, _draw(key, tempered, model, theta, num_particles)
 
 
-def _loop_ahead(
+def _compile_ahead(
     key, algorithm: Algorithm, model: Model, theta: Tree, num_particles: int, capacity: int
 ) -> Thread:
-    """The loop's program, the largest, compiles on another core while the start is drawn."""
+    """The loop's program, the largest, and its first state compile while the start is drawn."""
     cloud = _clouds.start_shapes(key, model, theta, num_particles, _information.fits(theta))
     state = _init.eval_shape(key, algorithm, model, theta, cloud)
     length = np.zeros((), np.int32)
-    return _loop.run_chunk.compile_ahead(key, algorithm, model, state, length, capacity=capacity)
+    return compile_ahead(
+        _loop.run_chunk.lower(key, algorithm, model, state, length, capacity=capacity),
+        _init.lower(key, algorithm, model, theta, cloud),
+    )
 
 
 def needs_tempering(k_hat: Any, error: Any) -> bool:

@@ -85,15 +85,9 @@ class Jit:
         """Shapes of the result; the trace, if one is needed, is kept for the call itself."""
         return self._found(args, kwargs).eval_shape(*args, **kwargs)
 
-    def compile_ahead(self, *args, **kwargs) -> threading.Thread:
-        """Compile for arguments of these shapes while other work goes on; join it before a call.
-
-        Python traces it here and now: the thread only waits for XLA.
-        """
-        lowered = self._found(args, kwargs).lower(*args, **kwargs)
-        thread = threading.Thread(target=lowered.compile)
-        thread.start()
-        return thread
+    def lower(self, *args, **kwargs) -> Any:
+        """Traced for arguments of these shapes; what is left to do is `compile_ahead`'s."""
+        return self._found(args, kwargs).lower(*args, **kwargs)
 
     def _found(self, args: tuple, kwargs: dict) -> Any:
         """A program on disk, see `_kept`, or `program`."""
@@ -131,13 +125,25 @@ class Program:
         """Shapes of the result, see `Jit.eval_shape`."""
         return self.version(args).eval_shape(*args, **kwargs)
 
-    def compile_ahead(self, *args, **kwargs) -> threading.Thread:
-        """Compile while other work goes on, see `Jit.compile_ahead`."""
-        return self.version(args).compile_ahead(*args, **kwargs)
+    def lower(self, *args, **kwargs) -> Any:
+        """Traced, see `Jit.lower`."""
+        return self.version(args).lower(*args, **kwargs)
 
     def cache_size(self) -> int:
         """How many programs were compiled."""
         return self.small.program._cache_size() + self.large.program._cache_size()
+
+
+def compile_ahead(*lowered: Any) -> threading.Thread:
+    """Compile these one after the other while other work goes on; join it before one is called."""
+
+    def work() -> None:
+        for program in lowered:
+            program.compile()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
 
 
 def _is_short(args: Sequence[Any]) -> bool:
