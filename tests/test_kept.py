@@ -175,10 +175,10 @@ def structure(model):
 UNKNOWN = {
     "function": mine,
     "lambda": lambda theta: theta,
-    "under the name of one of ours": disguised,
-    "inside of a partial": functools.partial(_log_joint, data_batch=mine),
-    "inside of a closure": optax.apply_if_finite(optax.GradientTransformation(mine, mine), 3),
-    "bound method": Subclass(_log_joint, X).replace,
+    "under-the-name-of-one-of-ours": disguised,
+    "inside-of-a-partial": functools.partial(_log_joint, data_batch=mine),
+    "inside-of-a-closure": optax.apply_if_finite(optax.GradientTransformation(mine, mine), 3),
+    "bound-method": Subclass(_log_joint, X).replace,
     "class": Subclass,
     "object": object(),
 }

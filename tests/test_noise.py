@@ -38,7 +38,7 @@ def test_many_keys_at_once(precision):
 
 
 @pytest.mark.parametrize(
-    "key", [jax.random.key(2, impl="rbg"), jax.random.PRNGKey(2)], ids=["generator", "old key"]
+    "key", [jax.random.key(2, impl="rbg"), jax.random.PRNGKey(2)], ids=["generator", "old-key"]
 )
 def test_other_keys_are_left_to_jax(key):
     found = _noise.normal(key, (50,), FLOATS["float32"])
