@@ -45,7 +45,7 @@ class Info(NamedTuple):
     """What one step reports: scalars, stacked into `FitResult.history`; algorithms may add some."""
 
     log_evidence: Float[Array, ""]  #: of the path, relative to the start's; NaN where none
-    ess: Float[Array, ""]  #: lowest over the groups, before resampling
+    ess: Float[Array, ""]  #: lowest over the groups, before resampling; 0 ends a fit: nobody lives
     mean_log_joint: Float[Array, ""]
     grad_norm: Float[Array, ""]
     resampled: Bool[Array, ""]
