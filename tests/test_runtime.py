@@ -39,7 +39,7 @@ def test_the_scores_of_a_model_that_xla_gets_wrong():
 
 
 INLINED = {"_static.py", "_loop.py"}  # parts of other programs
-KEPT = {"_kept.py"}  # with the options of `_programs.Jit`; see below
+KEPT = {"_kept.py"}  # with the options that `_programs.Jit` gives it
 MOVES = {"_processes.py"}  # copies arrays, and adds nothing up
 
 

@@ -23,7 +23,6 @@ import pickle
 import platform
 import stat
 import sys
-import tempfile
 import threading
 import types
 from collections.abc import Callable, Hashable, Sequence
@@ -33,6 +32,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jalax import _store
 from jalax._static import Static
 
 # Packages whose code is in the key, by version or, jalax's own, by its text.
@@ -348,11 +348,9 @@ def _describe_structure(tree: Any) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """All of it or nothing, after its digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+    with _store.replacing(path) as file:
         file.write(hashlib.sha256(content).digest() + content)
-    os.replace(file.name, path)
 
 
 def _read(path: Path) -> tuple[Any, bytes | None]:

@@ -41,18 +41,24 @@ class FileError(ValueError):
 
 
 def write(path: str | os.PathLike, kind: str, meta: dict, arrays: dict[str, np.ndarray]) -> None:
-    """Write beside the target, flush to disk, then rename: a reader sees all or nothing."""
-    path = Path(path)
+    """An npz of the arrays with a header and a checksum."""
     content, brief = _as_known(arrays)
     header = json.dumps({"format": FORMAT, "kind": kind, **meta, "bfloat16": brief})
     content["header"] = np.array(header)
     content["checksum"] = np.array(_checksum(content))
+    with replacing(Path(path)) as file:
+        np.savez(file, **content)  # type: ignore[arg-type]
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Write beside the target, flush to disk, then rename: a reader sees all or nothing."""
     _remove_leftovers(path)
     prefix = f".{path.name}.{_HOST}-{os.getpid()}-{_PROCESS}."
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix)
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, **content)  # type: ignore[arg-type]
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -157,6 +157,7 @@ def repair(
 
 
 def count_dead(alive: Bool[Array, "G N"]) -> Int[Array, ""]:
+    """Written once, so that XLA counts once for the repair and for a step's report."""
     return jnp.sum(~alive, dtype=jnp.int32)
 
 

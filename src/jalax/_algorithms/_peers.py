@@ -13,7 +13,7 @@ from jalax._options import check_optimizer
 from jalax._resampling import equalise
 from jalax._tree import Tree
 from jalax._types import Cloud, Info
-from jalax._visit import Evaluation, Point, evaluate, weigh
+from jalax._visit import Evaluation, Point, count_dead, evaluate, weigh
 
 
 def check_gradient_step(name: str, optimizer: Any) -> None:
@@ -50,5 +50,5 @@ def peer_info(visit: Evaluation, log_weights: Float[Array, "G N"], point: Point)
         mean_log_joint=jnp.sum(jnp.where(weights > 0, weights * visit.log_joint, 0.0)),
         grad_norm=_tree.global_norm(point.grad_theta),
         resampled=jnp.zeros((), bool),
-        dead=jnp.sum(~visit.alive, dtype=jnp.int32),
+        dead=count_dead(visit.alive),
     )
