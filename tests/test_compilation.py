@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from blackjax.smc import resampling
 import jalax
 from jalax import _loop, _programs
 from jalax._pareto import pareto_k
-from jalax._programs import AT_ONCE, Program
+from jalax._programs import AT_ONCE, IN_ONE_PASS, Program
+from jalax._types import State
 
 KEY = jax.random.key(0)
 
@@ -116,6 +118,24 @@ def test_an_xla_without_these_options(monkeypatch):
         assert program.version((KEY, logistic(200))) is program.large
     finally:
         _programs._compiles_plainly.cache_clear()
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere there is one version")
+def test_float64_over_few_particles_adds_up_in_one_pass(x64):
+    told, single = jalax.JALAEM(step_size=0.1), jalax.JALAEM(step_size=jnp.float32(0.1))
+    few = State(0, 0.0, (), jnp.zeros((3, _programs.FEW)), jnp.zeros(3), ())
+    many = few._replace(log_weights=jnp.zeros((3, _programs.FEW + 1)))
+    assert _loop.run_chunk.version((KEY, told, few)) is _loop.run_chunk.double
+    assert _loop.run_chunk.version((KEY, told, many)) is _loop.run_chunk.large
+    assert _loop.run_chunk.version((KEY, single, few)) is _loop.run_chunk.large
+    assert _loop.run_chunk.version((KEY, jalax.JALAEM(), few)) is _loop.run_chunk.small
+
+
+def test_one_pass_is_one_and_exact_enough(x64):
+    numbers = np.random.default_rng(0).normal(size=1_000_000) + 1
+    sums = jax.jit(lambda x: jnp.sum(2 * x), compiler_options=IN_ONE_PASS).lower(numbers).compile()
+    assert "reduce-window" not in sums.as_text()  # what XLA makes of it otherwise
+    np.testing.assert_allclose(sums(numbers), 2 * math.fsum(numbers), rtol=1e-13)
 
 
 @pytest.mark.slow

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from jalax import _tree
+from jalax import _gpu_move, _tree
+from jalax._mesh import Layout
 from jalax._model import Model
 from jalax._tree import Tree
 
@@ -182,24 +183,65 @@ def work(
     return jax.tree.map(one, grad_x, path, apply(preconditioner, grad_x))
 
 
+def move_and_work(
+    key: Key[Array, ""],
+    particles: Tree,
+    grad_x: Tree,
+    step_size: Float[Array, ""],
+    preconditioner: Preconditioner = None,
+    shift: Tree = None,
+    layout: Layout | None = None,
+) -> tuple[Moved, Tree]:
+    """`move`, and the `work` of it; for large leaves on one GPU, one kernel does both.
+
+    The work then has fewer terms, which add up to the same. `layout` says how the particles lie
+    on many devices, where XLA does without the kernel.
+    """
+    moved = move(key, particles, grad_x, step_size, preconditioner, shift)
+    forwards = work(grad_x, moved.path, step_size, preconditioner)
+    leaves, treedef = jax.tree.flatten(particles)
+    apart = layout is not None or isinstance(preconditioner, Dense)
+    if apart or not any(_gpu_move.fits(key, leaf) for leaf in leaves):
+        return moved, forwards
+    nothing = treedef.unflatten([None] * len(leaves))
+    scale = nothing if preconditioner is None else preconditioner.diagonal
+    trees = grad_x, scale, nothing if shift is None else shift, *moved, forwards
+    keys = jax.random.split(key, len(leaves))  # as `_tree.normal_like` does
+    found = [
+        _gpu_move.move(k, x, g, step_size, d, c) if _gpu_move.fits(k, x) else by_xla
+        for k, x, g, d, c, *by_xla in zip(
+            keys, leaves, *map(treedef.flatten_up_to, trees), strict=True
+        )
+    ]
+    new, path, forwards = map(treedef.unflatten, zip(*found, strict=True))
+    return Moved(new, path), forwards
+
+
 def jarzynski_increment(
     old: Any,
     new: Any,
     path: Tree,
     step_size: Float[Array, ""],
     preconditioner: Preconditioner = None,
+    forwards: Tree = None,
 ) -> Float[Array, "G N"]:
     r"""$\alpha_k(X, X') - \alpha_{k+1}(X', X)$.
 
     `old` is what is known at (theta_k, X), `new` at (theta_{k+1}, X').
-    They have `log_joint` and `grad_x`; the path is that of `move`, without the shift.
+    They have `log_joint` and `grad_x`; the path is that of `move`, without the shift; `forwards`
+    is its work, where `move_and_work` has found it already.
 
     The two log p, which may be large, meet each other before they meet anything small. Their
     difference is then exact (Sterbenz), and the rounding of each log p goes out again with the
     next step's: over K steps float32 is off by the rounding of two log p, not of 2 K.
     """
+    if forwards is None:
+        forwards = work(old.grad_x, path, step_size, preconditioner)
     back = jax.tree.map(jnp.negative, path)
-    forwards = work(old.grad_x, path, step_size, preconditioner)
     backwards = work(new.grad_x, back, step_size, preconditioner)
-    apart = jax.tree.map(jnp.subtract, backwards, forwards)
-    return (new.log_joint - old.log_joint) + _tree.total(apart) / 2
+
+    def apart(b, f):  # entry by entry, where both are
+        return b - f if b.shape == f.shape else (b, -f)
+
+    net = _tree.total(jax.tree.map(apart, backwards, forwards)) / 2
+    return (new.log_joint - old.log_joint) + net

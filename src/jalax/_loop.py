@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Int
 
 from jalax import _mesh
 from jalax._model import Model
-from jalax._programs import BRISKLY, PLAINLY, Program, jit
+from jalax._programs import BRISKLY, IN_ONE_PASS, PLAINLY, Program, jit
 from jalax._tree import Tree
 from jalax._types import Algorithm, Info, State
 
@@ -99,7 +99,9 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
     return Chunk(state, *_mesh.everywhere(model, (unpack(buffers, row), done, healthy)))
 
 
-run_chunk = Program(chunk, small=PLAINLY, large=BRISKLY, static_argnames="capacity")
+run_chunk = Program(
+    chunk, small=PLAINLY, large=BRISKLY, double=IN_ONE_PASS, static_argnames="capacity"
+)
 
 
 @jit(BRISKLY, static_argnames=("capacity", "axes", "layout"))

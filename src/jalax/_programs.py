@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jalax import _kept, _tree
 from jalax._model import Model
@@ -32,10 +33,16 @@ PLAINLY = {
 # A fifth of the time to compile, and four times as long to run: for what runs once.
 AT_ONCE = {**PLAINLY, "xla_backend_optimization_level": 0}
 
+# XLA adds up more than 32 numbers in two passes, and joins neither to anything else. That saves
+# digits in float32, and two cores share a long sum. In float64, where a sum of ten million in one
+# pass is off by 2e-14, and over few particles, it only takes time: 5 to 10 % of a step.
+IN_ONE_PASS = {**BRISKLY, "xla_disable_hlo_passes": "tree_reduction_rewriter"}
+
 SMALL = 300_000  # numbers of the data times latents of a group, which a Hessian costs
+FEW = 2048  # particles of a group: a sum over them is no work for two cores
 
 
-# XLA's library of CPU kernels for products and sums, on by default since jaxlib 0.10.2. It gets
+# XLA's library of CPU kernels: for products in jaxlib 0.10.1, for sums too since 0.10.2. It gets
 # the sums of some programs wrong, silently (jax issue 39103; tests/test_runtime.py has one of ours,
 # which jaxlib 0.11.2 still gets wrong): jalax does without it.
 WITHOUT_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -102,7 +109,11 @@ def jit(options: dict[str, Any] | None = None, **how: Any) -> Callable[[Callable
 
 
 class Program:
-    """A jitted function in two versions, `small` and `large` (compiler options of each)."""
+    """A jitted function in versions, each with compiler options of its own.
+
+    `small` is for small models, `large` for others, and `double`, if given, for those of `large`
+    in float64 with few particles.
+    """
 
     def __init__(
         self,
@@ -110,16 +121,22 @@ class Program:
         *,
         small: dict[str, Any],
         large: dict[str, Any],
+        double: dict[str, Any] | None = None,
         static_argnames: str | Sequence[str] = (),
     ):
         self.small = Jit(function, small, static_argnames=static_argnames)
         self.large = Jit(function, large, static_argnames=static_argnames)
+        self.double = (
+            self.large if double is None else Jit(function, double, static_argnames=static_argnames)
+        )
 
     def __call__(self, *args, **kwargs):
         return self.version(args)(*args, **kwargs)
 
     def version(self, args: Sequence[Any]) -> Jit:
-        return self.small if _is_short(args) else self.large
+        if _is_short(args):
+            return self.small
+        return self.double if _sums_are_short(args) else self.large
 
     def eval_shape(self, *args, **kwargs) -> Any:
         """Shapes of the result, see `Jit.eval_shape`."""
@@ -131,7 +148,8 @@ class Program:
 
     def cache_size(self) -> int:
         """How many programs were compiled."""
-        return self.small.program._cache_size() + self.large.program._cache_size()
+        versions = {id(it): it for it in (self.small, self.large, self.double)}
+        return sum(it.program._cache_size() for it in versions.values())
 
 
 def compile_ahead(*lowered: Any) -> threading.Thread:
@@ -157,13 +175,23 @@ def _is_short(args: Sequence[Any]) -> bool:
     return not long and all(_is_small(a) for a in args if isinstance(a, Model))
 
 
+def _sums_are_short(args: Sequence[Any]) -> bool:
+    """On a CPU, in float64 throughout, over a state of few particles."""
+    states = [a for a in args if hasattr(a, "log_weights")]
+    if not states or not _compiles_plainly():
+        return False
+    floats = [jnp.result_type(leaf) for leaf in jax.tree.leaves(args)]
+    floats = [dtype for dtype in floats if jnp.issubdtype(dtype, jnp.floating)]
+    return set(floats) == {jnp.dtype(jnp.float64)} and states[0].log_weights.shape[1] <= FEW
+
+
 @functools.cache
 def _compiles_plainly() -> bool:
     """The options above are XLA's, for the CPU; another version of it may not know them."""
     if jax.default_backend() != "cpu":
         return False
     try:
-        jax.jit(lambda: 0, compiler_options={**careful(), **AT_ONCE})()
+        jax.jit(lambda: 0, compiler_options={**careful(), **IN_ONE_PASS, **AT_ONCE})()
     except RuntimeError:
         return False
     return True

@@ -353,16 +353,13 @@ class JALAEM:
         # Line 7, eq. 2. The barrier keeps what needs X_k and its gradient in front of the visit:
         # the new ones then take their memory, where both would be copied at each step. The work
         # is added up behind it: XLA joins no sum to the random numbers, and would read all again.
-        moved = _langevin.move(key_move, state.particles, old.grad_x, h, metric, change.shift)
-        forwards = _langevin.work(old.grad_x, moved.path, h, metric)
+        moved, forwards = _langevin.move_and_work(
+            key_move, state.particles, old.grad_x, h, metric, change.shift, model.layout
+        )
         particles, path, forwards = lax.optimization_barrier((*moved, forwards))
         # The one visit of (theta_{k+1}, X_{k+1}) serves this weight and the next move.
         visit = evaluate(model, theta, particles)
-        back = jax.tree.map(jnp.negative, path)
-        backwards = _langevin.work(visit.grad_x, back, h, metric)
-        work = _tree.total(jax.tree.map(jnp.subtract, backwards, forwards)) / 2
-        # `_langevin.jarzynski_increment` says why the two log p meet before anything else.
-        increment = (visit.log_joint - old.log_joint) + work
+        increment = _langevin.jarzynski_increment(old, visit, path, h, metric, forwards)
         # A log p or a gradient that is not finite makes it so: no need to look at their entries.
         alive = jnp.isfinite(increment)
         log_weights = jnp.where(alive, state.log_weights + increment, -jnp.inf)

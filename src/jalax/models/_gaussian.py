@@ -58,6 +58,8 @@ def isotropic_log_density(
     x: Float[Array, " ..."], log_variance: Float[Array, ""]
 ) -> Float[Array, ""]:
     """log N(x; 0, e^log_variance I), summed over every entry of x."""
-    # The exponential is inside the square, where it overflows half as early.
-    scaled = x * jnp.exp(-0.5 * log_variance)
-    return -0.5 * jnp.sum(scaled**2) - 0.5 * jnp.size(x) * (LOG_2PI + log_variance)
+    # The squares are added up before they meet the variance: its derivative needs their sum only.
+    # The exponential comes in two halves, each of which overflows half as early.
+    root = jnp.exp(-0.5 * log_variance)
+    squares = root * (root * jnp.sum(x**2))
+    return -0.5 * squares - 0.5 * jnp.size(x) * (LOG_2PI + log_variance)

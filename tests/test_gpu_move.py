@@ -1,0 +1,165 @@
+"""The kernel of the move on a GPU. Here Pallas interprets it; benchmarks/gpu.py runs it there."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jalax
+from jalax import _gpu_move, _langevin
+from jalax._types import Cloud
+
+H = jnp.float32(0.3)
+
+
+def leaves(groups: int = 1, num: int = 3) -> dict:
+    """X, its gradient, a diagonal and a shift, of two blocks a particle."""
+    keys = jax.random.split(jax.random.key(1), 4)
+    shape = (2, _gpu_move.BLOCK)
+    return {
+        "x": jax.random.normal(keys[0], (groups, num, *shape)),
+        "grad_x": jax.random.normal(keys[1], (groups, num, *shape)),
+        "scale": jnp.exp(jax.random.normal(keys[2], (1, 1, *shape))),
+        "shift": jax.random.normal(keys[3], (groups, 1, *shape)),
+    }
+
+
+def expected(key, x, grad_x, scale, shift):
+    """By `move` and `work`, which the tests of the algorithm hold to the paper."""
+    metric = None if scale is None else _langevin.Diagonal((scale,))
+    shift = None if shift is None else (shift,)
+    moved = _langevin.move(key, (x,), (grad_x,), H, metric, shift)
+    (terms,) = _langevin.work((grad_x,), moved.path, H, metric)
+    return moved.particles[0], moved.path[0], jnp.sum(terms, axis=(2, 3))
+
+
+def interpreted(key, *args, **options):
+    words = jax.random.key_data(jax.random.split(key, 1)[0])  # the key of the first leaf
+    return _gpu_move.in_one_kernel(words, *args, **options, interpret=True)
+
+
+@pytest.fixture
+def on_every_device(monkeypatch):
+    """As if there were a GPU, on which even a few particles were worth it."""
+    monkeypatch.setattr(_gpu_move, "is_at_hand", lambda: True)
+    monkeypatch.setattr(_gpu_move, "LEAST", 1)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize(
+    "names", [(), ("scale",), ("shift",), ("scale", "shift")], ids=lambda names: "+".join(names)
+)
+def test_the_kernel_moves_as_xla_does(groups, names):
+    given, key = leaves(groups), jax.random.key(3)
+    extra = {name: given[name] if name in names else None for name in ("scale", "shift")}
+    new, path, terms = interpreted(key, given["x"], given["grad_x"], H, **extra)
+    assert terms.shape == (groups, 3, 2)
+    found = new, path, jnp.sum(terms, axis=-1)
+    for a, b in zip(found, expected(key, given["x"], given["grad_x"], **extra), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+
+
+def test_particles_and_blocks_have_noise_of_their_own():
+    zero = jnp.zeros((2, 3, 2, _gpu_move.BLOCK))
+    noise = interpreted(jax.random.key(3), zero, zero, H)[1].reshape((12, -1))
+    for a, b in itertools.combinations(noise, 2):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.2
+    np.testing.assert_allclose(np.std(noise), np.sqrt(2 * H), rtol=0.05)
+
+
+def test_many_fits_at_once():
+    given, keys = leaves(), jax.random.split(jax.random.key(4), 3)
+    xs = jnp.stack([given["x"] + i for i in range(3)])
+
+    def one(key, x):
+        return interpreted(key, x, given["grad_x"], H)
+
+    for a, b in zip(jax.vmap(one)(keys, xs), zip(*map(one, keys, xs), strict=True), strict=True):
+        np.testing.assert_allclose(a, jnp.stack(b), rtol=1e-6)
+
+
+def test_a_program_for_a_cpu_does_without(on_every_device):
+    given, key = leaves(), jax.random.key(3)
+    assert _gpu_move.fits(key, given["x"])
+    trees = [(given[name],) for name in ("x", "grad_x")]
+    moved, forwards = jax.jit(lambda: _langevin.move_and_work(key, *trees, H))()
+    assert forwards[0].shape == (1, 3, 2)
+    found = moved.particles[0], moved.path[0], jnp.sum(forwards[0], axis=-1)
+    wanted = expected(key, given["x"], given["grad_x"], None, None)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+
+
+def log_joint(theta, x, data):
+    del data
+    return -0.5 * jnp.sum((x["many"] - theta) ** 2) - 0.5 * jnp.sum(x["few"] ** 2)
+
+
+@pytest.mark.parametrize("diagonal", [False, True], ids=["identity", "diagonal"])
+def test_a_step_weighs_the_same_with_the_kernel(monkeypatch, diagonal):
+    """One leaf by the kernel, interpreted, the other by XLA; log-weights and all."""
+    latent = {"few": jnp.zeros(3), "many": jnp.zeros(_gpu_move.BLOCK)}
+    model = jalax.Model(log_joint, latent=latent, theta=jnp.zeros(()))
+    metric = jax.tree.map(lambda leaf: 0.5 + jnp.arange(leaf.size) / leaf.size, latent)
+    algorithm = jalax.JALAEM(
+        step_size=1e-3,
+        optimizer=jalax.Optax(optax.adam, learning_rate=0.05),
+        preconditioner=metric if diagonal else None,
+        shift=jalax.Shift(0.5) if diagonal else None,
+    )
+    particles = jax.tree.map(lambda leaf: jnp.ones((1, 4, leaf.size)), latent)
+
+    def three_steps():
+        state = algorithm.init(
+            jax.random.key(0), model, model.theta, Cloud(particles, jnp.zeros((1, 4)), None)
+        )
+        for k in range(3):
+            state, info = algorithm.step(jax.random.key(k), model, state)
+        return state.particles, state.log_weights, info.log_evidence
+
+    plain = three_steps()
+    calls = []
+
+    def kernel(*args):
+        calls.append(args[1].shape)
+        return _gpu_move.in_one_kernel(*args, interpret=True)
+
+    monkeypatch.setattr(_gpu_move, "is_at_hand", lambda: True)
+    monkeypatch.setattr(_gpu_move, "LEAST", 1)
+    monkeypatch.setattr(_gpu_move, "one_by_one", kernel)
+    for a, b in zip(jax.tree.leaves(three_steps()), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+    assert set(calls) == {(1, 4, _gpu_move.BLOCK)}
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        jax.ShapeDtypeStruct((1, 3, 1000), np.float32),
+        jax.ShapeDtypeStruct((1, 3, 1024), np.float64),
+        jax.ShapeDtypeStruct((1, 2**22, 1024), np.float32),
+    ],
+    ids=["size", "precision", "count"],
+)
+def test_what_the_kernel_leaves_to_xla(on_every_device, leaf):
+    assert not _gpu_move.fits(jax.random.key(0), leaf)
+
+
+def test_what_is_small_or_drawn_otherwise_is_left_to_xla(monkeypatch):
+    monkeypatch.setattr(_gpu_move, "is_at_hand", lambda: True)
+    small = jax.ShapeDtypeStruct((1, 3, 1024), np.float32)
+    large = jax.ShapeDtypeStruct((1, _gpu_move.LEAST // 1024, 1024), np.float32)
+    key = jax.random.key(0)
+    assert _gpu_move.fits(key, large)
+    assert not _gpu_move.fits(key, small)
+    assert not _gpu_move.fits(jax.random.key(0, impl="rbg"), large)
+
+
+def test_there_is_no_gpu_here():
+    if jax.default_backend() != "gpu":
+        assert not _gpu_move.is_at_hand()
