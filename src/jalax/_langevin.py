@@ -200,8 +200,9 @@ def move_and_work(
     moved = move(key, particles, grad_x, step_size, preconditioner, shift)
     forwards = work(grad_x, moved.path, step_size, preconditioner)
     leaves, treedef = jax.tree.flatten(particles)
-    apart = layout is not None or isinstance(preconditioner, Dense)
-    if apart or not any(_gpu_move.fits(key, leaf) for leaf in leaves):
+    if layout is not None or isinstance(preconditioner, Dense):
+        return moved, forwards
+    if not any(_gpu_move.fits(key, leaf) for leaf in leaves):
         return moved, forwards
     nothing = treedef.unflatten([None] * len(leaves))
     scale = nothing if preconditioner is None else preconditioner.diagonal
