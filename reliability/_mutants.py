@@ -77,8 +77,8 @@ MUTANTS = [
     Mutant(
         "noise that two particles share, in the kernel of a GPU",
         "_gpu_move.py",
-        "row * np.uint32(size)",
-        "row * np.uint32(BLOCK)",
+        "pl.program_id(0).astype(jnp.uint32) * np.uint32(BLOCK)",
+        "pl.program_id(0).astype(jnp.uint32)",
         "test_gpu_move.py",
     ),
     Mutant(

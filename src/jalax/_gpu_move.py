@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +64,7 @@ def move(
     of the kernel in it, though there be a GPU.
     """
     words, h = jax.random.key_data(key), jnp.asarray(step_size, x.dtype)
+    scale, shift = (None if a is None else a.astype(x.dtype) for a in (scale, shift))
     return lax.platform_dependent(
         words, x, grad_x, h, scale, shift, cuda=in_one_kernel, default=one_by_one
     )
@@ -95,52 +95,51 @@ def in_one_kernel(
     *,
     interpret: bool = False,
 ) -> tuple[Leaf, Leaf, Float[Array, "G N blocks"]]:
-    """A grid of particles times blocks of their latents."""
+    """One program of the kernel for each block of latents of each particle."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
     groups, num = x.shape[:2]
-    rows, size = groups * num, math.prod(x.shape[2:])
-    blocks = size // BLOCK
+    blocks = math.prod(x.shape[2:]) // BLOCK  # of one particle
 
-    def of_group(leaf: Leaf) -> Float[Array, "G D"]:
-        every = jnp.broadcast_to(leaf, (groups, 1, *x.shape[2:]))
-        return every.reshape((groups, size)).astype(x.dtype)
+    def in_blocks(leaf: Leaf) -> Float[Array, "B 1024"]:
+        return leaf.reshape((-1, BLOCK))
 
-    def small(length: int) -> Any:
-        return pl.BlockSpec((length,), lambda row, block: (0,))
+    def of_group(leaf: Leaf) -> Float[Array, "B 1024"]:
+        return in_blocks(jnp.broadcast_to(leaf, (groups, 1, *x.shape[2:])))
 
-    own = pl.BlockSpec((1, BLOCK), lambda row, block: (row, block))
-    groups_ = pl.BlockSpec((1, BLOCK), lambda row, block: (row // num, block))
+    own = pl.BlockSpec((1, BLOCK), lambda i: (i, 0))
+    groups_own = pl.BlockSpec((1, BLOCK), lambda i: (i // (num * blocks) * blocks + i % blocks, 0))
+    words_own, h_own = (pl.BlockSpec((length,), lambda i: (0,)) for length in (2, 1))
     given = [of_group(leaf) for leaf in (scale, shift) if leaf is not None]
-    like_x = jax.ShapeDtypeStruct((rows, size), x.dtype)
+    like_x = jax.ShapeDtypeStruct((groups * num * blocks, BLOCK), x.dtype)
     new, path, terms = pl.pallas_call(
-        functools.partial(_kernel, size, scale is not None, shift is not None),
-        grid=(rows, blocks),
-        in_specs=[small(2), small(1), own, own, *[groups_] * len(given)],
-        out_specs=[own, own, pl.BlockSpec((1, 1), lambda row, block: (row, block))],
-        out_shape=[like_x, like_x, jax.ShapeDtypeStruct((rows, blocks), x.dtype)],
+        functools.partial(_kernel, scale is not None, shift is not None),
+        grid=like_x.shape[:1],
+        in_specs=[words_own, h_own, own, own, *[groups_own] * len(given)],
+        out_specs=[own, own, pl.BlockSpec((1,), lambda i: (i,))],
+        out_shape=[like_x, like_x, jax.ShapeDtypeStruct(like_x.shape[:1], x.dtype)],
         input_output_aliases={2: 0},  # X' in the place of X, which the loop would copy otherwise
         compiler_params=triton.CompilerParams(num_warps=4),
         interpret=interpret,
-    )(words, h.reshape(1), x.reshape(rows, size), grad_x.reshape(rows, size), *given)
+    )(words, h.reshape(1), in_blocks(x), in_blocks(grad_x), *given)
     return new.reshape(x.shape), path.reshape(x.shape), terms.reshape((groups, num, blocks))
 
 
-def _kernel(size: int, scaled: bool, shifted: bool, words, h, x, grad_x, *refs) -> None:
-    """One block of one particle."""
+def _kernel(scaled: bool, shifted: bool, words, h, x, grad_x, *refs) -> None:
+    """One block."""
     from jax.experimental import pallas as pl
 
     *given, new, path, term = refs
     scale = given.pop(0)[0, :] if scaled else None
     shift = given.pop(0)[0, :] if shifted else None
-    row, block = (pl.program_id(axis).astype(jnp.uint32) for axis in (0, 1))
-    count = row * np.uint32(size) + block * np.uint32(BLOCK) + lax.iota(np.uint32, BLOCK)
-    noise = _noise.from_words(*_noise.threefry(words, count), np.dtype(np.float32))
+    first = pl.program_id(0).astype(jnp.uint32) * np.uint32(BLOCK)
+    words_drawn = _noise.threefry(words, first + lax.iota(np.uint32, BLOCK))
+    noise = _noise.from_words(*words_drawn, np.dtype(np.float32))
     there, away, terms = _formula(x[0, :], grad_x[0, :], h[0], noise, scale, shift)
     new[0, :] = there
     path[0, :] = away
-    term[0, 0] = jnp.sum(terms)
+    term[0] = jnp.sum(terms)
 
 
 def _formula(x, grad_x, h, noise, scale, shift) -> tuple[Array, Array, Array]:
