@@ -18,12 +18,15 @@ BIN := $(VENV)/bin
 PINS := pyproject.toml constraints.txt
 
 # The tests are mostly compilation: XLA's last level of optimisation costs a third more of it, and
-# its newer emitters of loops another third. `make test-all` and the tests of many devices have
-# these; jalax's programs for small models do without them too.
-TESTING := XLA_FLAGS="--xla_backend_optimization_level=2 --xla_cpu_use_fusion_emitters=false"
+# its newer emitters of loops another third. `make test-all` has these, and so has a test in
+# tests/test_runtime.py; jalax's own programs for small models do without them too.
+QUICKLY := --xla_backend_optimization_level=2 --xla_cpu_use_fusion_emitters=false
+TESTING := XLA_FLAGS="$(QUICKLY)"
 TESTING_ALL := XLA_FLAGS=--xla_backend_optimization_level=2
 # Eight devices on one CPU, for the tests of many devices (which the first run leaves out).
-TESTING_8 := XLA_FLAGS="--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+EIGHT := --xla_force_host_platform_device_count=8
+TESTING_8 := XLA_FLAGS="$(EIGHT) $(QUICKLY) --xla_backend_optimization_level=0"
+TESTING_8_ALL := XLA_FLAGS="$(EIGHT) --xla_backend_optimization_level=0"
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -41,7 +44,7 @@ test: lint
 
 test-all: lint
 	$(TESTING_ALL) $(PYTEST) -m "not browser"
-	$(TESTING_8) $(PYTEST) tests/multidevice
+	$(TESTING_8_ALL) $(PYTEST) tests/multidevice
 
 # Needs Debian's chromium (apt-get install chromium).
 test-browser: docs

@@ -8,6 +8,7 @@ programs: jax issue 39103, and the score below, which jaxlib 0.11.2 still gets w
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,21 @@ for file in glob.glob(sys.argv[1] + "/*after_optimizations.txt"):
     name = os.path.basename(file).split(".")[1]
     print(name, name in ours, "__ynn_fusion" in open(file).read())
 """
+
+
+def test_steps_as_xla_compiles_them_for_everybody():
+    """The flags of `make test` save time. Here are the steps of JALA-EM without them."""
+    steps = "test_jala_em and identity-False"
+    golden = Path(__file__).with_name("test_golden.py")
+    command = [sys.executable, "-m", "pytest", str(golden), "-k", steps, "-q", "-p"]
+    done = subprocess.run(
+        [*command, "no:cacheprovider"],
+        env={**os.environ, "XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 2
 
 
 @pytest.mark.slow
