@@ -17,7 +17,7 @@ def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     process, for programs of every size: half of a small fit's are quick to compile. The programs
     of other code that uses JAX are kept, too. The folder may be deleted at any time.
 
-    A model of `jalax.models` or `jalax.mixed` need not even be traced again: its programs are found
+    A ready-made model, or one of `jalax.mixed`, need not even be traced again: its programs are found
     by what they are made of (in `programs`, inside the folder). A log-joint of your own is traced
     in every process, since it may have changed.
 
