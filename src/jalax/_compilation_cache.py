@@ -17,9 +17,9 @@ def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     process, for programs of every size: half of a small fit's are quick to compile. The programs
     of other code that uses JAX are kept, too. The folder may be deleted at any time.
 
-    A ready-made model, or one of `jalax.mixed`, need not even be traced again: its programs are found
-    by what they are made of (in `programs`, inside the folder). A log-joint of your own is traced
-    in every process, since it may have changed.
+    A ready-made model, or one of `jalax.mixed`, need not even be traced again: its programs are
+    found by what they are made of (in `programs`, inside the folder). A log-joint of your own is
+    traced in every process, since it may have changed.
 
     Programs are run as they are found: use a folder that nobody else can write to.
 
