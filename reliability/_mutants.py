@@ -82,10 +82,10 @@ MUTANTS = [
         "test_gpu_move.py",
     ),
     Mutant(
-        "work without the drift, in the kernel of a GPU",
+        "another group's diagonal, in the kernel of a GPU",
         "_gpu_move.py",
-        "(new - x) - h / 2 * drift",
-        "(new - x) - h / 2 * noise",
+        "i // (num * blocks) * blocks + i % blocks",
+        "i // num * blocks + i % blocks",
         "test_gpu_move.py",
     ),
     Mutant(
@@ -121,8 +121,8 @@ MUTANTS = [
     Mutant(
         "P for its root in the noise",
         "_langevin.py",
-        "noise = apply_root(preconditioner, _tree.normal_like(key, particles))",
-        "noise = apply(preconditioner, _tree.normal_like(key, particles))",
+        "noise = apply_root(preconditioner, xi)",
+        "noise = apply(preconditioner, xi)",
         STEPS,
     ),
     Mutant(

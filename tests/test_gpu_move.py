@@ -24,7 +24,7 @@ def leaves(groups: int = 1, num: int = 3) -> dict:
     return {
         "x": jax.random.normal(keys[0], (groups, num, *shape)),
         "grad_x": jax.random.normal(keys[1], (groups, num, *shape)),
-        "scale": jnp.exp(jax.random.normal(keys[2], (1, 1, *shape))),
+        "scale": jnp.exp(jax.random.normal(keys[2], (groups, 1, *shape))),
         "shift": jax.random.normal(keys[3], (groups, 1, *shape)),
     }
 
@@ -38,9 +38,10 @@ def expected(key, x, grad_x, scale, shift):
     return moved.particles[0], moved.path[0], jnp.sum(terms, axis=(2, 3))
 
 
-def interpreted(key, *args, **options):
-    words = jax.random.key_data(jax.random.split(key, 1)[0])  # the key of the first leaf
-    return _gpu_move.in_one_kernel(words, *args, **options, interpret=True)
+def interpreted(key, x, grad_x, scale=None, shift=None):
+    first = jax.random.split(key, 1)[0]  # the key of the first leaf
+    leaf = _gpu_move.before(first, x, grad_x, H, scale, shift)
+    return _gpu_move.in_one_kernel(leaf, interpret=True)
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def on_every_device(monkeypatch):
 def test_the_kernel_moves_as_xla_does(names):
     given, key = leaves(groups=3), jax.random.key(3)
     extra = {name: given[name] if name in names else None for name in ("scale", "shift")}
-    new, path, terms = interpreted(key, given["x"], given["grad_x"], H, **extra)
+    new, path, terms = interpreted(key, given["x"], given["grad_x"], **extra)
     assert terms.shape == (3, 3, 2)
     found = new, path, jnp.sum(terms, axis=-1)
     for a, b in zip(found, expected(key, given["x"], given["grad_x"], **extra), strict=True):
@@ -65,7 +66,7 @@ def test_the_kernel_moves_as_xla_does(names):
 
 def test_particles_and_blocks_have_noise_of_their_own():
     zero = jnp.zeros((2, 3, 2, _gpu_move.BLOCK))
-    noise = interpreted(jax.random.key(3), zero, zero, H)[1].reshape((12, -1))
+    noise = interpreted(jax.random.key(3), zero, zero).path.reshape((12, -1))
     for a, b in itertools.combinations(noise, 2):
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.2
     np.testing.assert_allclose(np.std(noise), np.sqrt(2 * H), rtol=0.05)
@@ -76,7 +77,7 @@ def test_many_fits_at_once():
     xs = jnp.stack([given["x"] + i for i in range(3)])
 
     def one(key, x):
-        return interpreted(key, x, given["grad_x"], H)
+        return interpreted(key, x, given["grad_x"])
 
     for a, b in zip(jax.vmap(one)(keys, xs), zip(*map(one, keys, xs), strict=True), strict=True):
         np.testing.assert_allclose(a, jnp.stack(b), rtol=1e-6)
@@ -86,7 +87,7 @@ def test_a_program_for_a_cpu_does_without(on_every_device):
     given, key = leaves(), jax.random.key(3)
     assert _gpu_move.fits(key, given["x"])
     trees = [(given[name],) for name in ("x", "grad_x")]
-    moved, forwards = jax.jit(lambda: _langevin.move_and_work(key, *trees, H))()
+    moved, forwards = jax.jit(lambda: _gpu_move.move_and_work(key, *trees, H))()
     assert forwards[0].shape == (1, 3, 2)
     found = moved.particles[0], moved.path[0], jnp.sum(forwards[0], axis=-1)
     wanted = expected(key, given["x"], given["grad_x"], None, None)
@@ -124,9 +125,9 @@ def test_a_step_weighs_the_same_with_the_kernel(monkeypatch, diagonal):
     plain = jax.jit(lambda: two_steps())()
     calls = []
 
-    def kernel(*args):
-        calls.append(args[1].shape)
-        return _gpu_move.in_one_kernel(*args, interpret=True)
+    def kernel(leaf):
+        calls.append(leaf.x.shape)
+        return _gpu_move.in_one_kernel(leaf, interpret=True)
 
     monkeypatch.setattr(_gpu_move, "is_at_hand", lambda: True)
     monkeypatch.setattr(_gpu_move, "LEAST", 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +18,67 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Key, UInt32
 
-from jalax import _noise
+from jalax import _langevin, _noise
+from jalax._langevin import Dense, Diagonal, Moved, Preconditioner
+from jalax._mesh import Layout
+from jalax._tree import Tree
 
 BLOCK = 1024  # latents that one program of the kernel has in hand
 LEAST = 2**24  # numbers in all, below which there is nothing to gain
 
 Leaf = Float[Array, "G N ..."]
+
+
+class Before(NamedTuple):
+    """What the move of one leaf starts from, in its precision."""
+
+    words: UInt32[Array, "2"]  # of the key
+    x: Leaf
+    grad_x: Leaf
+    h: Float[Array, ""]
+    scale: Leaf | None  # the diagonal of P, (1 or G, 1, ...)
+    shift: Leaf | None  # c, (G, 1, ...)
+
+
+class After(NamedTuple):
+    x: Leaf
+    path: Leaf
+    terms: Float[Array, "G N blocks"]  # of the forward work, one a block
+
+
+def move_and_work(
+    key: Key[Array, ""],
+    particles: Tree,
+    grad_x: Tree,
+    step_size: Float[Array, ""],
+    preconditioner: Preconditioner = None,
+    shift: Tree = None,
+    layout: Layout | None = None,
+) -> tuple[Moved, Tree]:
+    """`_langevin.move`, and the `work` of it; for large leaves on one GPU, one kernel does both.
+
+    The work then has fewer terms, which add up to the same. `layout` says how the particles lie
+    on many devices, where XLA does without the kernel.
+    """
+    moved = _langevin.move(key, particles, grad_x, step_size, preconditioner, shift)
+    forwards = _langevin.work(grad_x, moved.path, step_size, preconditioner)
+    leaves, treedef = jax.tree.flatten(particles)
+    if layout is not None or isinstance(preconditioner, Dense):
+        return moved, forwards
+    if not any(fits(key, leaf) for leaf in leaves):
+        return moved, forwards
+    nothing = treedef.unflatten([None] * len(leaves))
+    scale = nothing if preconditioner is None else preconditioner.diagonal
+    trees = grad_x, scale, nothing if shift is None else shift, *moved, forwards
+    keys = jax.random.split(key, len(leaves))  # as `_tree.normal_like` does
+    found = [
+        move(before(k, x, g, step_size, d, c)) if fits(k, x) else by_xla
+        for k, x, g, d, c, *by_xla in zip(
+            keys, leaves, *map(treedef.flatten_up_to, trees), strict=True
+        )
+    ]
+    new, path, forwards = map(treedef.unflatten, zip(*found, strict=True))
+    return Moved(new, path), forwards
 
 
 def fits(key: Key[Array, ""], leaf: Leaf) -> bool:
@@ -39,9 +95,9 @@ def is_at_hand() -> bool:
         return False
 
     def both():
-        key, x = jax.random.key(0), jnp.ones((1, 2, BLOCK), jnp.float32)
-        new, _, _ = in_one_kernel(jax.random.key_data(key), x, x, jnp.float32(0.5))
-        return new, 1.5 + _noise.normal(key, x.shape, x.dtype)
+        x = jnp.ones((1, 2, BLOCK), jnp.float32)
+        leaf = before(jax.random.key(0), x, x, 0.5)
+        return in_one_kernel(leaf).x, one_by_one(leaf).x
 
     try:  # compiled ahead, because whoever asks may be under a trace
         found, expected = jax.jit(both).lower().compile()()
@@ -50,55 +106,38 @@ def is_at_hand() -> bool:
     return np.allclose(found, expected, atol=1e-4)
 
 
-def move(
-    key: Key[Array, ""],
-    x: Leaf,
-    grad_x: Leaf,
-    step_size: Float[Array, ""],
-    scale: Leaf | None = None,
-    shift: Leaf | None = None,
-) -> tuple[Leaf, Leaf, Float[Array, "G N blocks"]]:
-    """X', X' - X - c, and the forward work of each block, of one leaf; see `_langevin.move`.
-
-    `scale` is the diagonal of P and `shift` is c, (1 or G, 1, ...). A program for a CPU has none
-    of the kernel in it, though there be a GPU.
-    """
-    words, h = jax.random.key_data(key), jnp.asarray(step_size, x.dtype)
+def before(key, x: Leaf, grad_x: Leaf, step_size, scale=None, shift=None) -> Before:
+    """The last three come in whatever precision they are kept."""
     scale, shift = (None if a is None else a.astype(x.dtype) for a in (scale, shift))
-    return lax.platform_dependent(
-        words, x, grad_x, h, scale, shift, cuda=in_one_kernel, default=one_by_one
-    )
+    h = jnp.asarray(step_size, x.dtype)
+    return Before(jax.random.key_data(key), x, grad_x, h, scale, shift)
 
 
-def one_by_one(
-    words: UInt32[Array, "2"],
-    x: Leaf,
-    grad_x: Leaf,
-    h: Float[Array, ""],
-    scale: Leaf | None = None,
-    shift: Leaf | None = None,
-) -> tuple[Leaf, Leaf, Float[Array, "G N blocks"]]:
+def move(leaf: Before) -> After:
+    """A program for a CPU has none of the kernel in it, though there be a GPU."""
+    return lax.platform_dependent(leaf, cuda=in_one_kernel, default=one_by_one)
+
+
+def one_by_one(leaf: Before) -> After:
     """What the kernel does, for a device without it."""
-    key = jax.random.wrap_key_data(words, impl=_noise.THREEFRY)
-    noise = _noise.normal(key, x.shape, x.dtype)
-    new, path, terms = _formula(x, grad_x, h, noise, scale, shift)
-    return new, path, jnp.sum(terms.reshape((*x.shape[:2], -1, BLOCK)), axis=-1)
+    key, x = jax.random.wrap_key_data(leaf.words, impl=_noise.THREEFRY), leaf.x
+    new, path, terms = _moved(_noise.normal(key, x.shape, x.dtype), *leaf[1:])
+    return After(new, path, jnp.sum(terms.reshape((*x.shape[:2], -1, BLOCK)), axis=-1))
 
 
-def in_one_kernel(
-    words: UInt32[Array, "2"],
-    x: Leaf,
-    grad_x: Leaf,
-    h: Float[Array, ""],
-    scale: Leaf | None = None,
-    shift: Leaf | None = None,
-    *,
-    interpret: bool = False,
-) -> tuple[Leaf, Leaf, Float[Array, "G N blocks"]]:
+def _moved(noise, x, grad_x, h, scale, shift) -> tuple[Array, Array, Array]:
+    """X', the path, and the terms of its work, of a leaf or of a block of one."""
+    metric = None if scale is None else Diagonal(scale)
+    new, path = _langevin.moved_by(noise, x, grad_x, h, metric, shift)
+    return new, path, _langevin.work(grad_x, path, h, metric)
+
+
+def in_one_kernel(leaf: Before, *, interpret: bool = False) -> After:
     """One program of the kernel for each block of latents of each particle."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
+    words, x, grad_x, h, scale, shift = leaf
     groups, num = x.shape[:2]
     blocks = math.prod(x.shape[2:]) // BLOCK  # of one particle
 
@@ -123,7 +162,7 @@ def in_one_kernel(
         compiler_params=triton.CompilerParams(num_warps=4),
         interpret=interpret,
     )(words, h.reshape(1), in_blocks(x), in_blocks(grad_x), *given)
-    return new.reshape(x.shape), path.reshape(x.shape), terms.reshape((groups, num, blocks))
+    return After(new.reshape(x.shape), path.reshape(x.shape), terms.reshape((groups, num, blocks)))
 
 
 def _kernel(scaled: bool, shifted: bool, words, h, x, grad_x, *refs) -> None:
@@ -136,18 +175,7 @@ def _kernel(scaled: bool, shifted: bool, words, h, x, grad_x, *refs) -> None:
     first = pl.program_id(0).astype(jnp.uint32) * np.uint32(BLOCK)
     words_drawn = _noise.threefry(words, first + lax.iota(np.uint32, BLOCK))
     noise = _noise.from_words(*words_drawn, np.dtype(np.float32))
-    there, away, terms = _formula(x[0, :], grad_x[0, :], h[0], noise, scale, shift)
+    there, away, terms = _moved(noise, x[0, :], grad_x[0, :], h[0], scale, shift)
     new[0, :] = there
     path[0, :] = away
     term[0] = jnp.sum(terms)
-
-
-def _formula(x, grad_x, h, noise, scale, shift) -> tuple[Array, Array, Array]:
-    """`_langevin.move` and `_langevin.work`, for arrays."""
-    drift = grad_x
-    if scale is not None:
-        drift, noise = scale * grad_x, jnp.sqrt(scale) * noise
-    if shift is not None:
-        x = x + shift
-    new = x + h * drift + jnp.sqrt(2 * h) * noise
-    return new, new - x, grad_x * ((new - x) - h / 2 * drift)

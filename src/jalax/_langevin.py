@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from jalax import _gpu_move, _tree
-from jalax._mesh import Layout
+from jalax import _tree
 from jalax._model import Model
 from jalax._tree import Tree
 
@@ -150,7 +149,20 @@ def move(
     shift: Tree = None,
 ) -> Moved:
     """X' = X + c + h P grad log p(X) + sqrt(2h) P^{1/2} xi."""
-    noise = apply_root(preconditioner, _tree.normal_like(key, particles))
+    xi = _tree.normal_like(key, particles)
+    return moved_by(xi, particles, grad_x, step_size, preconditioner, shift)
+
+
+def moved_by(
+    xi: Tree,
+    particles: Tree,
+    grad_x: Tree,
+    step_size: Float[Array, ""],
+    preconditioner: Preconditioner = None,
+    shift: Tree = None,
+) -> Moved:
+    """`move` with this noise; without a dense P, also of a part of the particles."""
+    noise = apply_root(preconditioner, xi)
     drift = apply(preconditioner, grad_x)
 
     def one(x, g, xi):
@@ -183,41 +195,6 @@ def work(
     return jax.tree.map(one, grad_x, path, apply(preconditioner, grad_x))
 
 
-def move_and_work(
-    key: Key[Array, ""],
-    particles: Tree,
-    grad_x: Tree,
-    step_size: Float[Array, ""],
-    preconditioner: Preconditioner = None,
-    shift: Tree = None,
-    layout: Layout | None = None,
-) -> tuple[Moved, Tree]:
-    """`move`, and the `work` of it; for large leaves on one GPU, one kernel does both.
-
-    The work then has fewer terms, which add up to the same. `layout` says how the particles lie
-    on many devices, where XLA does without the kernel.
-    """
-    moved = move(key, particles, grad_x, step_size, preconditioner, shift)
-    forwards = work(grad_x, moved.path, step_size, preconditioner)
-    leaves, treedef = jax.tree.flatten(particles)
-    if layout is not None or isinstance(preconditioner, Dense):
-        return moved, forwards
-    if not any(_gpu_move.fits(key, leaf) for leaf in leaves):
-        return moved, forwards
-    nothing = treedef.unflatten([None] * len(leaves))
-    scale = nothing if preconditioner is None else preconditioner.diagonal
-    trees = grad_x, scale, nothing if shift is None else shift, *moved, forwards
-    keys = jax.random.split(key, len(leaves))  # as `_tree.normal_like` does
-    found = [
-        _gpu_move.move(k, x, g, step_size, d, c) if _gpu_move.fits(k, x) else by_xla
-        for k, x, g, d, c, *by_xla in zip(
-            keys, leaves, *map(treedef.flatten_up_to, trees), strict=True
-        )
-    ]
-    new, path, forwards = map(treedef.unflatten, zip(*found, strict=True))
-    return Moved(new, path), forwards
-
-
 def jarzynski_increment(
     old: Any,
     new: Any,
@@ -230,7 +207,7 @@ def jarzynski_increment(
 
     `old` is what is known at (theta_k, X), `new` at (theta_{k+1}, X').
     They have `log_joint` and `grad_x`; the path is that of `move`, without the shift; `forwards`
-    is its work, where `move_and_work` has found it already.
+    is its work, where `_gpu_move.move_and_work` has found it already.
 
     The two log p, which may be large, meet each other before they meet anything small. Their
     difference is then exact (Sterbenz), and the rounding of each log p goes out again with the

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from jalax import _checks, _curvature, _information, _langevin, _minibatch, _tree, _weights
+from jalax._gpu_move import move_and_work
 from jalax._langevin import Dense, InverseHessian, Preconditioner
 from jalax._model import Model
 from jalax._options import Optax, check_optimizer, descend, require_positive, value_at
@@ -353,7 +354,7 @@ class JALAEM:
         # Line 7, eq. 2. The barrier keeps what needs X_k and its gradient in front of the visit:
         # the new ones then take their memory, where both would be copied at each step. The work
         # is added up behind it: XLA joins no sum to the random numbers, and would read all again.
-        moved, forwards = _langevin.move_and_work(
+        moved, forwards = move_and_work(
             key_move, state.particles, old.grad_x, h, metric, change.shift, model.layout
         )
         particles, path, forwards = lax.optimization_barrier((*moved, forwards))
