@@ -19,7 +19,7 @@ PINS := pyproject.toml constraints.txt
 
 # The tests are mostly compilation: XLA's last level of optimisation costs a third more of it, and
 # its newer emitters of loops another third. `make test-all` has these, and so has a test in
-# tests/test_runtime.py; jalax's own programs for small models do without them too.
+# tests/_runtime/test_compiler.py; jalax's own programs for small models do without them too.
 QUICKLY := --xla_backend_optimization_level=2 --xla_cpu_use_fusion_emitters=false
 TESTING := XLA_FLAGS="$(QUICKLY)"
 TESTING_ALL := XLA_FLAGS=--xla_backend_optimization_level=2

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from _common import compile_seconds
 
-from jalax import _fit, _loop
-from jalax._options import canonical
-from jalax._types import Cloud
+from jalax._fit import fit, loop
+from jalax._model.types import Cloud
+from jalax._runtime.options import canonical
 
 CAPACITY = 2048  # rows of the record buffers, and the most steps of one call
 
@@ -38,11 +38,11 @@ def steps_of(model: Any, algorithm: Any, particles: Any, steps: int) -> Steps:
     assert steps <= CAPACITY
     key = jax.random.key(0)
     algorithm = canonical(algorithm)
-    state = _fit._init(key, algorithm, model, model.theta, cloud_of(particles))
+    state = fit._init(key, algorithm, model, model.theta, cloud_of(particles))
     length = jnp.asarray(steps, jnp.int32)
 
     def run():
-        return _loop.run_chunk(key, algorithm, model, state, length, capacity=CAPACITY)
+        return loop.run_chunk(key, algorithm, model, state, length, capacity=CAPACITY)
 
     compiled = compile_seconds(run)
     chunk = run()

@@ -90,8 +90,8 @@ def with_blackjax_from_prior():
 
 
 def with_blackjax_from_laplace():
-    from jalax._checks import prepare_model
-    from jalax._reference import AtMode
+    from jalax._model.checks import prepare_model
+    from jalax._reference.references import AtMode
 
     model = prepare_model(jalax.models.logistic_regression(X, Y))
     prepared = jax.jit(lambda: AtMode().prepare(None, model, jnp.zeros(())))()

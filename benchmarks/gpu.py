@@ -21,7 +21,8 @@ from _common import HERE, in_rounds, ratio, seconds, table
 from _steps import steps_of
 
 import jalax
-from jalax import _langevin, _tree, _visit
+from jalax._model import evaluation
+from jalax._particles import langevin, trees
 
 REPEATS = 7
 IMAGES, PIXELS, CLASSES = 800, 784, 4
@@ -52,7 +53,7 @@ def step_times(model, num_particles: int, steps: int) -> dict[str, float]:
     shape = jax.tree.map(
         lambda leaf: jnp.zeros((1, num_particles, *leaf.shape), leaf.dtype), model.latent
     )
-    particles = jax.jit(lambda: _tree.normal_like(key, shape))()
+    particles = jax.jit(lambda: trees.normal_like(key, shape))()
     loops = {name: steps_of(model, it, particles, steps) for name, it in algorithms.items()}
     for name, loop in loops.items():
         assert loop.resampled == (name == "resampling"), (name, loop.resampled)
@@ -67,20 +68,20 @@ def parts(model, num_particles: int, steps: int) -> dict[str, float]:
     shape = jax.tree.map(
         lambda leaf: jnp.zeros((1, num_particles, *leaf.shape), leaf.dtype), model.latent
     )
-    x = jax.jit(lambda: _tree.normal_like(key, shape))()
+    x = jax.jit(lambda: trees.normal_like(key, shape))()
 
     def noise(k, x):
         return jax.tree.map(
-            lambda a, b: a + 1e-6 * b, x, _tree.normal_like(jax.random.fold_in(key, k), x)
+            lambda a, b: a + 1e-6 * b, x, trees.normal_like(jax.random.fold_in(key, k), x)
         )
 
     def visit(k, x):
-        seen = _visit.evaluate(model, model.theta, x)
+        seen = evaluation.evaluate(model, model.theta, x)
         return jax.tree.map(lambda a, g: a + 1e-9 * g, x, seen.grad_x)
 
     def weight(k, x):
         path = jax.tree.map(lambda a: 1e-3 * a, x)
-        value = _tree.total(_langevin.work(x, path, jnp.asarray(1e-6)))
+        value = trees.total(langevin.work(x, path, jnp.asarray(1e-6)))
         return jax.tree.map(lambda a: a + 1e-30 * value.reshape((1, -1) + (1,) * (a.ndim - 2)), x)
 
     found = {}

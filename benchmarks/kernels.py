@@ -15,7 +15,7 @@ import numpy as np
 from _common import Row, in_rounds, machine, quick, ratio, seconds, write
 
 import jalax
-from jalax import _noise
+from jalax._runtime import normals
 from jalax.models._softplus import softplus
 
 KERNELS = {"jax.nn.softplus": jax.nn.softplus, "jalax": softplus}
@@ -60,7 +60,7 @@ def noise_rows() -> list[Row]:
         with jax.enable_x64(bits == 64):
             for shape in ((15, 100), (15, 1000), (100, 9), (1000, 9), (50, 31_520)):
                 steps = max(3, 1_000_000 // math.prod(shape))
-                contenders = {"jax": jax.random.normal, "jalax": _noise.normal}
+                contenders = {"jax": jax.random.normal, "jalax": normals.normal}
                 runs = {name: noise_loop(it, shape, steps) for name, it in contenders.items()}
                 times = in_rounds(runs, 3 if quick() else 15)
                 each = {k: 1e9 * float(np.median(v)) / steps for k, v in times.items()}

@@ -36,7 +36,7 @@ from numpyro.infer import SVI, Trace_ELBO, autoguide
 
 import jalax
 
-# Randomised quasi-Monte-Carlo with 2.1e6 draws, as in tests/test_automatic.py.
+# Randomised quasi-Monte-Carlo with 2.1e6 draws, as in tests/_algorithms/test_automatic.py.
 MAXIMISER, STANDARD_ERROR = 0.98665, 0.7524
 WITHIN = 0.05  # standard errors
 ROUNDS = 3 if quick() else 9

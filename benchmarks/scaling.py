@@ -27,8 +27,10 @@ from jax import lax
 from shares import subjects
 
 import jalax
-from jalax import _checks, _fit, _loop, _mesh, _processes
-from jalax._options import canonical
+from jalax._fit import fit, loop
+from jalax._model import checks
+from jalax._runtime import layouts, processes
+from jalax._runtime.options import canonical
 
 MOST = 4  # processes; a strong job is as large as the weak one on so many
 STEPS = 10
@@ -48,18 +50,18 @@ def job(axis: str, shares: int) -> tuple[Any, int]:
 def prepared(axis: str, shares: int, mesh: Any) -> tuple[Any, tuple]:
     """The compiled loop and its inputs."""
     model, num = job(axis, shares)
-    model = _checks.prepare_model(model)
-    theta = _checks.prepare_theta(0.0 if axis != "groups" else None, model)
+    model = checks.prepare_model(model)
+    theta = checks.prepare_theta(0.0 if axis != "groups" else None, model)
     if mesh is not None:
-        model = _mesh.lay_out(model, _mesh.as_layout(mesh))
+        model = layouts.lay_out(model, layouts.as_layout(mesh))
     adam = jalax.Optax(optax.adam, learning_rate=1e-3)
     algorithm = canonical(jalax.JALAEM(step_size=1e-5, optimizer=adam, resample_below=0.0))
     lead = (model.num_groups, num)
     x = jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), model.latent)
     key = jax.random.key(0)
-    state = _fit._init(key, algorithm, model, theta, cloud_of(x))
+    state = fit._init(key, algorithm, model, theta, cloud_of(x))
     inputs = key, algorithm, model, state
-    program = _loop.run_chunk.version(inputs).lower(*inputs, np.int32(STEPS), capacity=128)
+    program = loop.run_chunk.version(inputs).lower(*inputs, np.int32(STEPS), capacity=128)
     return program.compile(), (*inputs, np.int32(STEPS))
 
 
@@ -105,7 +107,7 @@ def work(axis: str) -> dict[str, Any]:
         "bytes": sum(c.bytes for c in sent),
         "all-reduce, ms": all_reduce_ms(mesh) if count > 1 else 0.0,
     }
-    every = _processes.everyone_says(_mesh.as_layout(mesh), json.dumps(row))
+    every = processes.everyone_says(layouts.as_layout(mesh), json.dumps(row))
     # The slowest process alone is what the others wait for.
     for name in ("share alone, ms", "part alone, ms"):
         row[name] = max(json.loads(text)[name] for text in every)

@@ -19,8 +19,9 @@ from _common import machine, quick, seconds, write
 from _steps import cloud_of
 
 import jalax
-from jalax import _fit, _loop, _tree
-from jalax._options import canonical
+from jalax._fit import fit, loop
+from jalax._particles import trees
+from jalax._runtime.options import canonical
 
 SUBJECTS, ROWS, PARTICLES = 1_000_000, 10, 1000
 PIXELS, HIDDEN, IMAGES = 784, 125_000, 1000
@@ -57,11 +58,11 @@ def measure(model: Any, num: int, step: float, steps: int) -> dict[str, float]:
     algorithm = canonical(jalax.JALAEM(step_size=step, optimizer=adam, resample_below=0.0))
     lead = (model.num_groups, num)
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), model.latent)
-    particles = jax.jit(lambda: jax.tree.map(lambda x: 0.1 * x, _tree.normal_like(key, like)))()
-    state = _fit._init(key, algorithm, model, model.theta, cloud_of(particles))
+    particles = jax.jit(lambda: jax.tree.map(lambda x: 0.1 * x, trees.normal_like(key, like)))()
+    state = fit._init(key, algorithm, model, model.theta, cloud_of(particles))
     del particles
     inputs = key, algorithm, model, state
-    program = _loop.run_chunk.version(inputs).lower(*inputs, np.int32(steps), capacity=16).compile()
+    program = loop.run_chunk.version(inputs).lower(*inputs, np.int32(steps), capacity=16).compile()
     held = program.memory_analysis()
     run = lambda: program(*inputs, np.int32(steps)).state.log_weights  # noqa: E731
     seconds(run)

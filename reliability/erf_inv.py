@@ -1,4 +1,4 @@
-"""Where the coefficients of `jalax._noise.erf_inv` come from, and how far off it is.
+"""Where the coefficients of `jalax._runtime.normals.erf_inv` come from, and how far off it is.
 
 With w = -log(1 - u^2), erf^-1(u) / u is a smooth function of w that grows like sqrt(w). A quotient
 of two polynomials of degree 12 meets it at 25 points, those of Chebyshev in w / (w + 14), in 70
@@ -16,7 +16,7 @@ import mpmath as mp
 import numpy as np
 from jax import lax
 
-from jalax import _noise
+from jalax._runtime import normals
 
 DEGREE, SCALE, LARGEST = 12, 14, 37  # 1 - u^2 is at least 2^-52: w is below 36.1
 
@@ -68,7 +68,7 @@ def error(erf_inv: Callable) -> float:
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     mp.mp.dps = 70
-    for name, found, ours in zip("PQ", fit(), (_noise.P, _noise.Q), strict=True):
+    for name, found, ours in zip("PQ", fit(), (normals.P, normals.Q), strict=True):
         print(name, *map(float, found), sep="\n  ")
         print("  as in the library:", [float(c) for c in found] == list(ours))
-    print(f"largest relative error: {error(_noise.erf_inv):.1e}, XLA's {error(lax.erf_inv):.1e}")
+    print(f"largest relative error: {error(normals.erf_inv):.1e}, XLA's {error(lax.erf_inv):.1e}")

@@ -113,12 +113,12 @@ def kill_once(process: subprocess.Popen, folder: Path, moment: float, how: str) 
 
 def step_of(folder: Path) -> int:
     """The step of the checkpoint, which must be whole."""
-    from jalax import _store
+    from jalax._runtime import files
 
     path = folder / "fit.npz"
     if not path.exists():
         return 0
-    _, arrays = _store.read(path, "checkpoint")
+    _, arrays = files.read(path, "checkpoint")
     return int(arrays["state.step"])
 
 

@@ -24,9 +24,10 @@ import numpy as np
 from _common import machine, write
 
 import jalax
-from jalax import _checks, _resampling, _tree, _weights
-from jalax._options import canonical
-from jalax._types import Cloud
+from jalax._model import checks
+from jalax._model.types import Cloud
+from jalax._particles import resampling, trees, weight_math
+from jalax._runtime.options import canonical
 
 STEPS = 1000
 ALLOWED = 0.02  # of log Z, by the issue that asked for this
@@ -80,7 +81,7 @@ class Recorded:
 
     def decide(self, log_weights: jax.Array, below: float) -> tuple[np.ndarray, np.ndarray]:
         """Systematic resampling of the groups whose ESS is low."""
-        weights = np.asarray(_weights.normalise(log_weights))
+        weights = np.asarray(weight_math.normalise(log_weights))
         groups, num = weights.shape
         low = 1 / np.sum(weights**2, axis=1) < below * num
         points = (np.arange(num) + self.random.uniform(size=(groups, 1))) / num
@@ -94,7 +95,7 @@ def run(
     model: Any, theta: Any, step_size: float, path: Recorded, particles: Any, dtype, num_steps: int
 ) -> np.ndarray:
     """log Z of the path after every step; in float64 the path is drawn on the way."""
-    model = _checks.prepare_model(model)
+    model = checks.prepare_model(model)
     theta = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), theta)
     algorithm: Any = canonical(jalax.JALAEM(step_size=step_size)).filled(theta)
     particles = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), particles)
@@ -107,8 +108,8 @@ def run(
         # Any ESS is below 2 N, and none below 0: the groups to resample are told.
         told = dataclasses.replace(algorithm, resample_below=jnp.where(low, 2.0, 0.0))
         with (
-            mock.patch.object(_tree, "normal_like", return_value=noise),
-            mock.patch.object(_resampling, "ancestors_of_groups", return_value=ancestors),
+            mock.patch.object(trees, "normal_like", return_value=noise),
+            mock.patch.object(resampling, "ancestors_of_groups", return_value=ancestors),
         ):
             return told.step(jax.random.key(0), model, state)
 
@@ -137,7 +138,7 @@ def compare(
             model = lifted(model, height)
         start = jalax.Laplace()(
             jax.random.key(1),
-            _checks.prepare_model(model),
+            checks.prepare_model(model),
             jax.tree.map(jnp.asarray, theta),
             num_particles,
         )
@@ -164,9 +165,9 @@ def compare(
 
 
 def _log_joint(model, theta, particles):
-    from jalax import _visit
+    from jalax._model import evaluation
 
-    return _visit.log_joint(_checks.prepare_model(model), theta, particles)
+    return evaluation.log_joint(checks.prepare_model(model), theta, particles)
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
 - Markdown outside docs/ (`PAGES`: changelog, results of benchmarks, ...) is copied to
   docs/repository, which Git ignores, and read from there.
 - A relative link in any page leads to such a copy, to a page of docs/, or to a coloured source.
-- {repo}`tests/test_readme.py::test_ten_lines` is such a link too; a file or function that is not
-  there is a warning, and so fails the build.
+- {repo}`tests/project/test_readme.py::test_ten_lines` is such a link too; a file or function that
+  is not there is a warning, and so fails the build.
 """
 
 from __future__ import annotations

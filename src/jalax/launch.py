@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from jalax._processes import NOTE
+from jalax._runtime.processes import NOTE
 
 LOST = os.EX_TEMPFAIL  # exit status after a lost process: to try again may help
 GRACE = 10.0  # seconds for the others to say so themselves

@@ -14,9 +14,12 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jalax
-from jalax import _checks, _exchange, _fit, _loop, _mesh, _tree
-from jalax._options import canonical
-from jalax._types import Cloud
+from jalax._fit import fit, loop
+from jalax._model import checks
+from jalax._model.types import Cloud
+from jalax._particles import exchange, trees
+from jalax._runtime import layouts
+from jalax._runtime.options import canonical
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -253,10 +256,10 @@ def test_exchanged_particles_are_the_ancestors(order):
         "one": np.full((2, 64), 63),
         "itself": np.tile(np.arange(64), (2, 1)),
     }[order]
-    layout = _mesh.as_layout(mesh("groups", "particles", shape=(2, 4)))
+    layout = layouts.as_layout(mesh("groups", "particles", shape=(2, 4)))
     tree = {"x": jnp.array(rng.normal(size=(2, 64, 3))), "n": jnp.arange(128).reshape(2, 64)}
-    got = jax.jit(lambda t, a: _exchange.gather(layout, t, a))(tree, jnp.array(ancestors))
-    jax.tree.map(np.testing.assert_array_equal, got, _tree.gather(tree, ancestors))
+    got = jax.jit(lambda t, a: exchange.gather(layout, t, a))(tree, jnp.array(ancestors))
+    jax.tree.map(np.testing.assert_array_equal, got, trees.gather(tree, ancestors))
 
 
 def test_systematic_ancestors_are_near():
@@ -267,21 +270,21 @@ def test_systematic_ancestors_are_near():
         log_weights = rng.normal(size=6400) * 0.83  # an ESS of half of them
         weights = np.exp(log_weights) / np.exp(log_weights).sum()
         ancestors = jalax.systematic(jax.random.key(seed), jnp.array(weights), 6400)
-        far.append(int(_exchange.farthest(ancestors[None], 6400 // 64)))
+        far.append(int(exchange.farthest(ancestors[None], 6400 // 64)))
     assert max(far) <= 4  # of 63
 
 
 def step_traffic(model: jalax.Model, algorithm, where, num: int) -> list[Collective]:
     """What one step of the compiled loop sends."""
-    model = _checks.prepare_model(model)
-    theta = _checks.prepare_theta(None, model)
-    model = _mesh.lay_out(model, _mesh.as_layout(where))
-    algorithm = _fit.filled(canonical(algorithm), theta)
+    model = checks.prepare_model(model)
+    theta = checks.prepare_theta(None, model)
+    model = layouts.lay_out(model, layouts.as_layout(where))
+    algorithm = fit.filled(canonical(algorithm), theta)
     shape = (model.num_groups, num)
     x = jax.tree.map(lambda leaf: jnp.ones((*shape, *leaf.shape)), model.latent)
-    state = _fit._init(KEY, algorithm, model, theta, Cloud(x, jnp.zeros(shape), None))
+    state = fit._init(KEY, algorithm, model, theta, Cloud(x, jnp.zeros(shape), None))
     inputs = KEY, algorithm, model, state
-    program = _loop.run_chunk.version(inputs).lower(*inputs, np.int32(9), capacity=128)
+    program = loop.run_chunk.version(inputs).lower(*inputs, np.int32(9), capacity=128)
     return collectives(program.compile().as_text())
 
 
@@ -312,9 +315,9 @@ def test_traffic_of_groups(algorithm):
 
 @pytest.mark.slow
 def test_one_program_for_all_chunks():
-    before = _loop.run_chunk.cache_size()
+    before = loop.run_chunk.cache_size()
     logistic(jalax.Layout(mesh("odd"), particles="odd"), chunk_size=7)
-    assert _loop.run_chunk.cache_size() - before == 1
+    assert loop.run_chunk.cache_size() - before == 1
 
 
 @pytest.mark.parametrize(

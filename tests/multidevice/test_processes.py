@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import jalax
-from jalax import _together
+from jalax._fit import agreement
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fits
@@ -184,11 +184,11 @@ def test_a_lost_process_in_words():
     run: Any = SimpleNamespace(layout=SimpleNamespace(num_processes=4), step=70, lost=False)
     saved = jalax.checkpoint("fit.npz", every=30)
     says = "after step 70; the checkpoint fit.npz is whole, at most 30 steps old"
-    with pytest.raises(jalax.LostProcess, match=says), _together.losses(run, [saved]):
+    with pytest.raises(jalax.LostProcess, match=says), agreement.losses(run, [saved]):
         raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: connection closed")
     assert run.lost
-    with pytest.raises(jalax.LostProcess, match=r"no jalax\.checkpoint"), _together.losses(run, []):
+    with pytest.raises(jalax.LostProcess, match=r"no jalax\.checkpoint"), agreement.losses(run, []):
         raise jax.errors.JaxRuntimeError("INTERNAL: NCCL operation failed")
     run.layout = None  # one process alone: an error is what it is
-    with pytest.raises(jax.errors.JaxRuntimeError, match="memory"), _together.losses(run, []):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="memory"), agreement.losses(run, []):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")

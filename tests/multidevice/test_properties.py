@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import algorithms as table
 import jalax
-from jalax import _exchange, _tree
+from jalax._particles import exchange, trees
 from profiles import examples
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -78,5 +78,5 @@ def test_any_ancestors_are_gathered_across_devices(data, shape, block):
     index = jnp.array(ancestors).reshape(groups, num)
     tree = {"x": jnp.arange(groups * num * 2.0).reshape(groups, num, 2)}
     layout = jalax.Layout(mesh_of(*shape), particles="particles", groups="groups")
-    found = jax.jit(lambda t, i: _exchange.gather(layout, t, i))(tree, index)
-    np.testing.assert_array_equal(found["x"], _tree.gather(tree, index)["x"])
+    found = jax.jit(lambda t, i: exchange.gather(layout, t, i))(tree, index)
+    np.testing.assert_array_equal(found["x"], trees.gather(tree, index)["x"])

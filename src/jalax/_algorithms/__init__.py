@@ -1,1 +1,1 @@
-"""One file an algorithm. An algorithm imports neither the loop, nor fit, nor another one."""
+"""One algorithm a file, with the parts of JALA-EM beside it."""

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jalax import _langevin, _tree
-from jalax._algorithms._peers import bury, equal_cloud, peer_info
-from jalax._model import Model
-from jalax._options import Schedule, require_positive, value_at
-from jalax._tree import Tree
-from jalax._types import Cloud, Info, State
-from jalax._visit import Point, evaluate, weigh
+from jalax._algorithms.peers import bury, equal_cloud, peer_info
+from jalax._model.evaluation import Point, evaluate, weigh
+from jalax._model.model import Model
+from jalax._model.types import Cloud, Info, State
+from jalax._particles import langevin, trees
+from jalax._particles.trees import Tree
+from jalax._runtime.options import Schedule, require_positive, value_at
 
 
 class Memory(NamedTuple):
@@ -59,9 +59,9 @@ class IPLA:
             c = jnp.asarray(gamma, t.dtype)
             return t + c * g + jnp.sqrt(2 * c / num_particles) * xi
 
-        xi = _tree.normal_like(key_theta, state.theta)
+        xi = trees.normal_like(key_theta, state.theta)
         theta = jax.tree.map(noisy_gradient_step, state.theta, old.grad_theta, xi)
-        proposal = _langevin.move(key_move, state.particles, old.grad_x, gamma).particles
+        proposal = langevin.move(key_move, state.particles, old.grad_x, gamma).particles
 
         visit = evaluate(model, theta, proposal)
         log_weights = bury(state.log_weights, visit)

@@ -13,14 +13,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jalax import _checks, _curvature, _information, _langevin, _minibatch, _tree, _weights
-from jalax._gpu_move import move_and_work
-from jalax._langevin import Dense, InverseHessian, Preconditioner
-from jalax._model import Model
-from jalax._options import Optax, check_optimizer, descend, require_positive, value_at
-from jalax._resampling import Weighted, check_scheme, is_low, resample_low, systematic
-from jalax._step_size import PilotStep
-from jalax._theta_step import (
+from jalax._algorithms import minibatches
+from jalax._algorithms.step_size import PilotStep
+from jalax._algorithms.theta_step import (
     DONE,
     MOVING,
     Averaging,
@@ -29,10 +24,18 @@ from jalax._theta_step import (
     Phase,
     Yardstick,
 )
-from jalax._tree import Tree
-from jalax._types import Cloud, State
-from jalax._visit import Point, count_dead, evaluate, pull, repair, weigh
-from jalax._weighting import ClippedWeights, ExactWeights, TemperedWeights
+from jalax._algorithms.weight_rules import ClippedWeights, ExactWeights, TemperedWeights
+from jalax._model import checks, information
+from jalax._model.evaluation import Point, count_dead, evaluate, pull, repair, weigh
+from jalax._model.model import Model
+from jalax._model.types import Cloud, State
+from jalax._particles import langevin, trees, weight_math
+from jalax._particles.gpu_kernel import move_and_work
+from jalax._particles.langevin import Dense, InverseHessian, Preconditioner
+from jalax._particles.resampling import Weighted, check_scheme, is_low, resample_low, systematic
+from jalax._particles.trees import Tree
+from jalax._reference import curvature
+from jalax._runtime.options import Optax, check_optimizer, descend, require_positive, value_at
 
 
 class Memory(NamedTuple):
@@ -88,7 +91,7 @@ class Local(NamedTuple):
 
     at: Any
     metric: Any
-    expansion: _information.Expansion | None
+    expansion: information.Expansion | None
 
 
 @jax.tree_util.register_dataclass
@@ -168,7 +171,7 @@ class JALAEM:
         if self.automatic:
             choices = {
                 "step_size": PilotStep(),
-                "optimizer": ObservedInformation() if _information.fits(theta) else _adam(),
+                "optimizer": ObservedInformation() if information.fits(theta) else _adam(),
                 "preconditioner": InverseHessian(),
                 "shift": Shift(),
                 "limiter": Limiter(),
@@ -185,12 +188,12 @@ class JALAEM:
             require_positive("JALAEM.step_size", self.step_size)
         elif hasattr(self.step_size, "check"):
             self.step_size.check()
-        below = _checks.check_fraction(
+        below = checks.check_fraction(
             "JALAEM.resample_below", self.resample_below, "a fraction of the particles,", ends=True
         )
         check_scheme("JALAEM.resample", self.resample)
         if self.project is not None:
-            _checks.check_callable("JALAEM.project", self.project, "of theta")
+            checks.check_callable("JALAEM.project", self.project, "of theta")
         check_optimizer(self.optimizer)
         if isinstance(self.optimizer, ObservedInformation):
             self.optimizer.check()
@@ -207,12 +210,12 @@ class JALAEM:
             if not isinstance(value, kind):
                 raise TypeError(f"JALAEM.{name} must be a jalax.{kind.__name__}, got {value!r}.")
             if isinstance(value, Shift):
-                _checks.check_number("Shift.fraction", value.fraction)
+                checks.check_number("Shift.fraction", value.fraction)
             else:
                 value.check()
-        _langevin.check_preconditioner(model, self.preconditioner)
+        langevin.check_preconditioner(model, self.preconditioner)
         if self.minibatch is not None:
-            _minibatch.check(self.minibatch, model)
+            minibatches.check(self.minibatch, model)
 
     def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:
         self = self.filled(theta)
@@ -220,12 +223,12 @@ class JALAEM:
         dtype = jnp.promote_types(visit.log_joint.dtype, self.weights.dtype or jnp.float16)
         log_weights = jnp.where(visit.alive, cloud.log_weights, -jnp.inf).astype(dtype)
         particles, point = weigh(model, theta, visit, log_weights)
-        base = -_weights.log_mean_exp(log_weights)
+        base = -weight_math.log_mean_exp(log_weights)
         if cloud.log_evidence is not None:
             base = (base + cloud.log_evidence).astype(dtype)
         plain = log_weights.astype(visit.log_joint.dtype)
-        at = _curvature.centre(particles, plain)
-        metric = _curvature.as_metric(model, theta, self.preconditioner, at)
+        at = curvature.centre(particles, plain)
+        metric = curvature.as_metric(model, theta, self.preconditioner, at)
         step_size = None
         if self.automatic:
             step_size = self.step_size.tune(key, model, theta, particles, plain, point, metric)
@@ -249,11 +252,11 @@ class JALAEM:
         if self.minibatch is None:
             return self.advance(key, model, state, self.plan(model, state))
         key_order, key_step = jax.random.split(key)
-        order, index = _minibatch.visits(key_order, state, self.minibatch)
-        part, some = _minibatch.take_out(model, state, index)
-        some = _minibatch.weighed_to_theta(part, some)
+        order, index = minibatches.visits(key_order, state, self.minibatch)
+        part, some = minibatches.take_out(model, state, index)
+        some = minibatches.weighed_to_theta(part, some)
         some, info = self.advance(key_step, part, some, self.plan(part, some, model.num_groups))
-        return _minibatch.put_back(state, index, order, some), info
+        return minibatches.put_back(state, index, order, some), info
 
     def plan(self, model: Model, state: State, num_groups: int | None = None) -> Change:
         """Lines 4-6: theta_{k+1} = OPT(theta_k, g_k), and how the particles will follow.
@@ -271,7 +274,7 @@ class JALAEM:
         gradient = more * ravel_pytree(memory.point.grad_theta)[0]
         metric, local = self._local(model, state)
         if hasattr(self.optimizer, "direction"):
-            cloud = _information.moments(
+            cloud = information.moments(
                 model,
                 state.theta,
                 state.particles,
@@ -279,7 +282,7 @@ class JALAEM:
                 expansion=local.expansion,
                 grad_x=memory.point.grad_x,
             )
-            cloud = _information.scaled(cloud, more)
+            cloud = information.scaled(cloud, more)
             if local.expansion is not None:
                 gradient = cloud.score
             rate = 0.5 if phase is None else self.averaging.rate(phase)
@@ -319,20 +322,20 @@ class JALAEM:
         newton = hasattr(self.optimizer, "direction")
         if not ours and not newton and self.shift.fraction == 0:
             return metric, Local(None, None, None)
-        at = _curvature.centre(state.particles, state.log_weights)
+        at = curvature.centre(state.particles, state.log_weights)
 
         def anew(_):
-            return _curvature.inverse_hessian(model, state.theta, at)
+            return curvature.inverse_hessian(model, state.theta, at)
 
         if ours:
             moving = True if phase is None else phase.number == MOVING
-            metric = _tree.run_if(jnp.asarray(moving), anew, metric)
+            metric = trees.run_if(jnp.asarray(moving), anew, metric)
         here = metric if ours else anew(None)
         expansion = None
-        expands = _curvature.expands(at.shape[1], _tree.size(state.theta))
+        expands = curvature.expands(at.shape[1], trees.size(state.theta))
         if newton and isinstance(here, Dense) and expands:
-            at = _curvature.newton(model, state.theta, at, here.matrix)
-            expansion = _curvature.expansion(model, state.theta, at, here.matrix)
+            at = curvature.newton(model, state.theta, at, here.matrix)
+            expansion = curvature.expansion(model, state.theta, at, here.matrix)
         return metric, Local(at, here, expansion)
 
     def _shift(self, model: Model, theta: Tree, local: Local, change: Float[Array, " P"]) -> Tree:
@@ -340,7 +343,7 @@ class JALAEM:
         if self.shift.fraction == 0:
             return None
         cross = None if local.expansion is None else local.expansion.slope
-        c = _curvature.shift(model, theta, local.at, local.metric, change, cross)
+        c = curvature.shift(model, theta, local.at, local.metric, change, cross)
         return jax.tree.map(lambda leaf: self.shift.fraction * leaf, c)
 
     def advance(
@@ -360,20 +363,20 @@ class JALAEM:
         particles, path, forwards = lax.optimization_barrier((*moved, forwards))
         # The one visit of (theta_{k+1}, X_{k+1}) serves this weight and the next move.
         visit = evaluate(model, theta, particles)
-        increment = _langevin.jarzynski_increment(old, visit, path, h, metric, forwards)
+        increment = langevin.jarzynski_increment(old, visit, path, h, metric, forwards)
         # A log p or a gradient that is not finite makes it so: no need to look at their entries.
         alive = jnp.isfinite(increment)
         log_weights = jnp.where(alive, state.log_weights + increment, -jnp.inf)
         log_weights, exponent = self.weights.soften(log_weights)
-        weights = _weights.normalise(log_weights)
-        ess = _weights.effective_sample_size(weights)
+        weights = weight_math.normalise(log_weights)
+        ess = weight_math.effective_sample_size(weights)
 
         # Line 8. The point is where the next step takes its gradients from.
         point, nobody = pull(visit, weights), jnp.zeros((), jnp.int32)
         after = After(visit.particles, point, log_weights, state.log_evidence_base, nobody)
         dead, resampled = count_dead(alive), jnp.any(is_low(weights, self.resample_below))
         mend = partial(self._mended, key_resample, model, theta, alive)
-        after = _tree.run_if((dead > 0) | resampled, mend, after)
+        after = trees.run_if((dead > 0) | resampled, mend, after)
 
         # Each segment between two resamplings adds 1/ESS - 1/N to the variance of log Z.
         variance = 1 / jnp.maximum(ess, 1.0) - 1 / weights.shape[1]
@@ -381,10 +384,10 @@ class JALAEM:
             ess < self.resample_below * weights.shape[1], variance, 0.0
         )
         info = WeightedInfo(
-            log_evidence=_weights.log_evidence(state.log_evidence_base, log_weights),
+            log_evidence=weight_math.log_evidence(state.log_evidence_base, log_weights),
             ess=jnp.min(ess),
             mean_log_joint=jnp.sum(jnp.where(weights > 0, weights * visit.log_joint, 0.0)),
-            grad_norm=_tree.global_norm(after.point.grad_theta),
+            grad_norm=trees.global_norm(after.point.grad_theta),
             resampled=resampled,
             dead=dead,
             log_evidence_error=jnp.sqrt(jnp.sum(state.memory.variance + variance)),

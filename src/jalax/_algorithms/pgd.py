@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jalax import _langevin
-from jalax._algorithms._peers import bury, check_gradient_step, equal_cloud, peer_info
-from jalax._model import Model
-from jalax._options import Schedule, descend, require_positive, value_at
-from jalax._tree import Tree
-from jalax._types import Cloud, Info, State
-from jalax._visit import Point, evaluate, weigh
+from jalax._algorithms.peers import bury, check_gradient_step, equal_cloud, peer_info
+from jalax._model.evaluation import Point, evaluate, weigh
+from jalax._model.model import Model
+from jalax._model.types import Cloud, Info, State
+from jalax._particles import langevin
+from jalax._particles.trees import Tree
+from jalax._runtime.options import Schedule, descend, require_positive, value_at
 
 
 class Memory(NamedTuple):
@@ -66,7 +66,7 @@ class PGD:
         else:
             gradient_of_u = jax.tree.map(jnp.negative, old.grad_theta)
             theta, optimizer = descend(self.optimizer, gradient_of_u, optimizer, state.theta)
-        proposal = _langevin.move(key, state.particles, old.grad_x, gamma).particles
+        proposal = langevin.move(key, state.particles, old.grad_x, gamma).particles
 
         visit = evaluate(model, theta, proposal)
         log_weights = bury(state.log_weights, visit)

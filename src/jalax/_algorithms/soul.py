@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jalax import _langevin
-from jalax._algorithms._peers import bury, check_gradient_step, equal_cloud, peer_info
-from jalax._model import Model
-from jalax._options import Optax, Schedule, descend, require_positive, value_at
-from jalax._tree import Tree
-from jalax._types import Cloud, Info, State
-from jalax._visit import evaluate, weigh
+from jalax._algorithms.peers import bury, check_gradient_step, equal_cloud, peer_info
+from jalax._model.evaluation import evaluate, weigh
+from jalax._model.model import Model
+from jalax._model.types import Cloud, Info, State
+from jalax._particles import langevin
+from jalax._particles.trees import Tree
+from jalax._runtime.options import Optax, Schedule, descend, require_positive, value_at
 
 
 class Memory(NamedTuple):
@@ -65,7 +65,7 @@ class SOUL:
 
         def chain(x, key):  # x: the chain of every group, (G, 1, ...)
             grad_x = evaluate(model, state.theta, x).grad_x
-            x = _langevin.move(key, x, grad_x, h).particles
+            x = langevin.move(key, x, grad_x, h).particles
             return x, x
 
         last = jax.tree.map(lambda leaf: leaf[:, -1:], state.particles)

@@ -1,5 +1,1 @@
-"""What people look at: tables, plots, pages and other libraries' formats.
-
-Nothing here is imported by `import jalax`: methods of `FitResult` and `Comparison` import the
-module they need when they are called.
-"""
+"""Pictures and tables of numbers that are known already; imported when first used."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jalax import _checks, _visit
 from jalax._export.fit_summary import FRAME_COLUMNS, known_evidence, theta_numbers
 from jalax._export.latents import group_labels, leaf_names
 from jalax._export.versions import version_of
-from jalax._programs import Jit
-from jalax._resampling import draw_ancestors, systematic
+from jalax._model import checks, evaluation
+from jalax._particles.resampling import draw_ancestors, systematic
+from jalax._runtime.compilation import Jit
 
 if TYPE_CHECKING:
-    from jalax._result import FitResult
+    from jalax._fit.result import FitResult
 
 RESERVED = ("chain", "draw", "group", "particle", "step", "parameter", "log_weight")
 
@@ -39,7 +39,7 @@ def to_arviz(
     if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
         raise ValueError(f"num_samples is a positive number of draws, got {num_samples!r}.")
     if key is not None:
-        _checks.check_key(key)
+        checks.check_key(key)
     named = _Named(result, dims or {}, coords or {})
     index = _ancestors(result, key, num_samples)
     groups: dict[str, Any] = {
@@ -195,7 +195,7 @@ def _sample_stats(result: FitResult, index: np.ndarray) -> Variables:
     return out | {"lp": (axes[:2], drawn.sum(axis=-1) if index.ndim == 2 else drawn)}
 
 
-_log_joint = Jit(_visit.log_joint)
+_log_joint = Jit(evaluation.log_joint)
 
 
 def _path(result: FitResult) -> Variables:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from jalax._export.fit_summary import known_evidence, known_uncertainty
-from jalax._types import Status
+from jalax._model.types import Status
 
 if TYPE_CHECKING:
-    from jalax._result import FitResult
+    from jalax._fit.result import FitResult
 
 MEANING = {
     Status.CONVERGED: "theta is known to a fraction of its standard error",

@@ -9,7 +9,7 @@ import numpy as np
 from jalax._export.tables import Cell, Summary, Table
 
 if TYPE_CHECKING:
-    from jalax._compare import Comparison, Row
+    from jalax._fit.compare import Comparison, Row
 
 
 def summarise(comparison: Comparison) -> Summary:

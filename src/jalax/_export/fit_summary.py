@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax import _tree
 from jalax._export.tables import Cell, Summary, Table
+from jalax._particles import trees
 
 if TYPE_CHECKING:
-    from jalax._result import FitResult
+    from jalax._fit.result import FitResult
 
 COLUMNS = ("estimate", "std. error", "simulation", "2.5%", "97.5%")
 FRAME_COLUMNS = ("estimate", "std_error", "simulation_error", "lower", "upper")
@@ -71,7 +71,7 @@ def _leaves(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
         ]
     return [
         (
-            _tree.path_name(path, "theta"),
+            trees.path_name(path, "theta"),
             (_numbers(np.asarray(leaf)),),
         )
         for path, leaf in jax.tree_util.tree_leaves_with_path(result.theta)

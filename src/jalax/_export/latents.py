@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from jalax import _tree
+from jalax._particles import trees
 
 if TYPE_CHECKING:
-    from jalax._result import FitResult
+    from jalax._fit.result import FitResult
 
 NUM_PRIOR_DRAWS = 2000
 
@@ -36,7 +36,7 @@ class Latent(NamedTuple):
 
 def leaf_names(tree: Any, alone: str = "x") -> list[str]:
     """One name for each array of a latent; `alone` where it is an array itself."""
-    return [_tree.path_name(path, alone) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    return [trees.path_name(path, alone) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def group_labels(result: FitResult) -> list[str] | None:
@@ -117,7 +117,7 @@ def prior_latents(result: FitResult, prior: Any, latents: list[Latent]) -> list[
     if jax.tree.structure(draws) != jax.tree.structure(result.particles):
         raise ValueError(
             f"the draws of prior= must be a tree like result.particles, "
-            f"{_tree.describe(result.particles)}; got {_tree.describe(draws)}."
+            f"{trees.describe(result.particles)}; got {trees.describe(draws)}."
         )
     grouped = result.log_weights.ndim == 2
     axis = 1 if grouped else 0

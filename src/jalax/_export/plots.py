@@ -16,7 +16,7 @@ from jalax._export.fit_summary import known_evidence, theta_numbers
 from jalax._export.latents import Latent, all_names, chosen_latents, prior_latents
 
 if TYPE_CHECKING:
-    from jalax._result import FitResult
+    from jalax._fit.result import FitResult
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000", "#7F7F7F")

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 if TYPE_CHECKING:
-    from jalax._result import FitResult
+    from jalax._fit.result import FitResult
 
 LONGEST = 600
 

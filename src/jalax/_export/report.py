@@ -21,7 +21,7 @@ from jalax._export.tables import html_table
 from jalax._export.versions import versions
 
 if TYPE_CHECKING:
-    from jalax._result import FitResult
+    from jalax._fit.result import FitResult
 
 
 def write_report(result: FitResult, path: str | os.PathLike) -> None:

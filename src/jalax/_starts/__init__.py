@@ -1,1 +1,1 @@
-"""Where the particles of step 0 come from: one file a start."""
+"""Where the particles of step 0 come from, one start a file."""

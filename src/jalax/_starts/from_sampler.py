@@ -8,13 +8,13 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jalax import _checks, _visit
-from jalax._model import Model
-from jalax._pareto import pareto_k
-from jalax._reference import check_density, density, draw
+from jalax._model import checks, evaluation
+from jalax._model.model import Model
+from jalax._model.types import Cloud
+from jalax._particles.pareto import pareto_k
+from jalax._particles.trees import Tree
+from jalax._reference.references import check_density, density, draw
 from jalax._starts.importance import importance_cloud
-from jalax._tree import Tree
-from jalax._types import Cloud
 
 
 @jax.tree_util.register_dataclass
@@ -35,10 +35,10 @@ class FromSampler:
     log_density: Callable | None = dataclasses.field(default=None, metadata={"static": True})
 
     def check(self, model: Model, theta: Tree) -> None:
-        _checks.check_callable("FromSampler.fn", self.fn, "(key, theta, data) -> x")
+        checks.check_callable("FromSampler.fn", self.fn, "(key, theta, data) -> x")
         if self.log_density is not None:
             call = "(theta, x, data) -> log q"
-            _checks.check_callable("FromSampler.log_density", self.log_density, call)
+            checks.check_callable("FromSampler.log_density", self.log_density, call)
             check_density(self.log_density, model, theta)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
@@ -47,5 +47,5 @@ class FromSampler:
             dtype = jnp.result_type(*jax.tree.leaves(particles))
             return Cloud(particles, jnp.zeros((model.num_groups, num_particles), dtype), None)
         log_q = density(self.log_density, model, theta, particles)
-        log_weights = _visit.log_joint(model, theta, particles) - log_q
+        log_weights = evaluation.log_joint(model, theta, particles) - log_q
         return importance_cloud(particles, log_weights, pareto_k(log_weights))

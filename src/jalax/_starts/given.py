@@ -7,10 +7,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jalax import _tree
-from jalax._model import GroupedModel, Model
-from jalax._tree import Tree
-from jalax._types import Cloud
+from jalax._model.model import GroupedModel, Model
+from jalax._model.types import Cloud
+from jalax._particles import trees
+from jalax._particles.trees import Tree
 
 
 @jax.tree_util.register_dataclass
@@ -33,11 +33,11 @@ class Given:
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
         del key, theta
         particles = jax.tree.map(jnp.asarray, self.particles)
-        expected = _tree.describe(model.latent)
+        expected = trees.describe(model.latent)
         if jax.tree.structure(particles) != jax.tree.structure(model.latent):
             raise ValueError(
                 f"particles must have the tree of the model's latent, {expected}, with a leading "
-                f"particle axis on every leaf; got {_tree.describe(particles)}."
+                f"particle axis on every leaf; got {trees.describe(particles)}."
             )
         grouped = isinstance(model, GroupedModel)
         lead = (model.num_groups,) if grouped else ()
@@ -48,7 +48,7 @@ class Given:
             if leaf.shape != (*lead, num_particles, *jnp.shape(latent)):
                 raise ValueError(
                     f"particles must lead with the axes {axes} before the shape of one latent, "
-                    f"{expected}; got {_tree.describe(particles)}."
+                    f"{expected}; got {trees.describe(particles)}."
                 )
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise ValueError(
@@ -67,9 +67,9 @@ class Given:
         if not leaves or jnp.ndim(leaves[0]) <= axis:
             raise ValueError(
                 "particles have no particle axis: expected the shape of one latent, "
-                f"{_tree.describe(model.latent)}, with {axis + 1} leading "
+                f"{trees.describe(model.latent)}, with {axis + 1} leading "
                 f"{'axes' if axis else 'axis'}, got "
-                f"{_tree.describe(self.particles)}."
+                f"{trees.describe(self.particles)}."
             )
         return jnp.shape(leaves[0])[axis]
 

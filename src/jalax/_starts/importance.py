@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jalax import _checks, _tree, _visit, _weights
-from jalax._model import Model
-from jalax._pareto import pareto_k
-from jalax._reference import AtMode, as_reference, check_freedom, check_reference
-from jalax._resampling import ancestors_of_groups, systematic
-from jalax._tree import Tree
-from jalax._types import Cloud
+from jalax._model import checks, evaluation
+from jalax._model.model import Model
+from jalax._model.types import Cloud
+from jalax._particles import trees, weight_math
+from jalax._particles.pareto import pareto_k
+from jalax._particles.resampling import ancestors_of_groups, systematic
+from jalax._particles.trees import Tree
+from jalax._reference.references import AtMode, as_reference, check_freedom, check_reference
 
 
 def importance_cloud(
@@ -23,11 +24,11 @@ def importance_cloud(
 ) -> Cloud:
     """Weights log p - log q: their mean is the evidence, their spread its error."""
     log_weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, log_weights)
-    ess = _weights.effective_sample_size(_weights.normalise(log_weights))
+    ess = weight_math.effective_sample_size(weight_math.normalise(log_weights))
     num = log_weights.shape[1]
     # sd of log Z = sd of the mean weight over its mean = sqrt(1/ESS - 1/N)
     error = jnp.sqrt(jnp.maximum(1 / jnp.maximum(ess, 1.0) - 1 / num, 0.0))
-    return Cloud(particles, log_weights, _weights.log_mean_exp(log_weights), error, k_hat)
+    return Cloud(particles, log_weights, weight_math.log_mean_exp(log_weights), error, k_hat)
 
 
 @jax.tree_util.register_dataclass
@@ -50,7 +51,7 @@ class Importance:
         prepared = as_reference(self.reference).prepare(key_prepare, model, theta)
         particles = prepared.sample(key_draw, model, theta, num_particles)
         log_q = prepared.log_density(model, theta, particles)
-        log_weights = _visit.log_joint(model, theta, particles) - log_q
+        log_weights = evaluation.log_joint(model, theta, particles) - log_q
         return importance_cloud(particles, log_weights, pareto_k(log_weights))
 
 
@@ -74,7 +75,7 @@ class Laplace:
     def check(self, model: Model, theta: Tree) -> None:
         check_freedom("Laplace", self.degrees_of_freedom)
         if self.num_draws is not None:
-            _checks.check_count("Laplace.num_draws", self.num_draws)
+            checks.check_count("Laplace.num_draws", self.num_draws)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
         start = Importance(AtMode(self.degrees_of_freedom))
@@ -86,7 +87,7 @@ class Laplace:
 
 def thinned(key, cloud: Cloud, num_particles: int) -> Cloud:
     """Fewer particles, of equal weight, with the evidence of all."""
-    weights = _weights.normalise(cloud.log_weights)
+    weights = weight_math.normalise(cloud.log_weights)
     index = ancestors_of_groups(key, systematic, weights, num_particles)
-    particles = _tree.gather(cloud.particles, index)
+    particles = trees.gather(cloud.particles, index)
     return cloud._replace(particles=particles, log_weights=jnp.zeros(index.shape, weights.dtype))

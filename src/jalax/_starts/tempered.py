@@ -8,12 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jalax import _checks, _tempering
-from jalax._model import Model
-from jalax._reference import AtMode, as_reference, check_reference
-from jalax._tempering import MALA
-from jalax._tree import Tree
-from jalax._types import Cloud
+from jalax._model import checks
+from jalax._model.model import Model
+from jalax._model.types import Cloud
+from jalax._particles.trees import Tree
+from jalax._reference import tempering
+from jalax._reference.references import AtMode, as_reference, check_reference
+from jalax._reference.tempering import MALA
 
 
 @jax.tree_util.register_dataclass
@@ -38,15 +39,15 @@ class Tempered:
 
     def check(self, model: Model, theta: Tree) -> None:
         check_reference(self.reference, model, theta)
-        _tempering.check_moves("Tempered.moves", self.moves)
-        _checks.check_fraction("Tempered.cess", self.cess)
-        _checks.check_count("Tempered.pilot_particles", self.pilot_particles, 2)
-        _checks.check_count("Tempered.max_temperatures", self.max_temperatures, 2)
+        tempering.check_moves("Tempered.moves", self.moves)
+        checks.check_fraction("Tempered.cess", self.cess)
+        checks.check_count("Tempered.pilot_particles", self.pilot_particles, 2)
+        checks.check_count("Tempered.max_temperatures", self.max_temperatures, 2)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
         key_prepare, key_pilot, key_leg = jax.random.split(key, 3)
         prepared = as_reference(self.reference).prepare(key_prepare, model, theta)
-        plan = _tempering.pilot(
+        plan = tempering.pilot(
             key_pilot,
             model,
             theta,
@@ -56,12 +57,12 @@ class Tempered:
             cess=self.cess,
             max_temperatures=self.max_temperatures,
         )
-        leg = _tempering.run_leg(
+        leg = tempering.run_leg(
             key_leg, model, theta, prepared, plan, num_particles=num_particles, moves=self.moves
         )
         evidence = jnp.where(plan.reached, leg.log_evidence, jnp.nan)
         # A rough error: each temperature adds 1/CESS - 1/N; `log_evidence` has a better one.
         variance = (plan.num - 1) * (1 / self.cess - 1) / num_particles
         error = jnp.broadcast_to(jnp.sqrt(variance), evidence.shape)
-        k_hat = jnp.broadcast_to(_tempering.pooled_k(leg.lines), evidence.shape)
+        k_hat = jnp.broadcast_to(tempering.pooled_k(leg.lines), evidence.shape)
         return Cloud(leg.particles, leg.log_weights, evidence, error, k_hat)

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jalax import _checks, _tree
-from jalax._model import Model
-from jalax._options import require_positive
-from jalax._reference import draw
-from jalax._tree import Tree
-from jalax._types import Cloud
-from jalax._visit import evaluate
+from jalax._model import checks
+from jalax._model.evaluation import evaluate
+from jalax._model.model import Model
+from jalax._model.types import Cloud
+from jalax._particles import trees
+from jalax._particles.trees import Tree
+from jalax._reference.references import draw
+from jalax._runtime.options import require_positive
 
 
 @jax.tree_util.register_dataclass
@@ -38,8 +39,8 @@ class ULA:
     step_size: float = 1e-3
 
     def check(self, model: Model, theta: Tree) -> None:
-        _checks.check_callable("ULA.fn", self.fn, "(key, theta, data) -> x")
-        _checks.check_count("ULA.num_steps", self.num_steps)
+        checks.check_callable("ULA.fn", self.fn, "(key, theta, data) -> x")
+        checks.check_count("ULA.num_steps", self.num_steps)
         require_positive("ULA.step_size", self.step_size)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
@@ -47,19 +48,19 @@ class ULA:
         particles = draw(self.fn, key_draw, model, theta, num_particles)
         dtype = jnp.result_type(*jax.tree.leaves(particles))
         shape = (model.num_groups, num_particles)
-        dimension = _tree.ravel_particles(particles).shape[-1]
+        dimension = trees.ravel_particles(particles).shape[-1]
 
         def body(carry, key):
             particles, size = carry
             gradient = evaluate(model, theta, particles).grad_x
-            xi = _tree.normal_like(key, particles)
+            xi = trees.normal_like(key, particles)
 
             def one(x, g, z):
                 h = size.reshape(shape + (1,) * (x.ndim - 2))
                 return x + h * g + jnp.sqrt(2 * h) * z
 
             particles = jax.tree.map(one, particles, gradient, xi)
-            norm = jnp.sqrt(_tree.dot(gradient, gradient))
+            norm = jnp.sqrt(trees.dot(gradient, gradient))
             shrink = (norm > 1000 * dimension) & (size > 1e-6)
             grow = (norm < 10 * dimension) & (size < 0.1)
             size = jnp.where(shrink, 0.9 * size, jnp.where(grow, 1.05 * size, size))

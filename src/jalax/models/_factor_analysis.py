@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jalax._model import GroupedModel
+from jalax._model.model import GroupedModel
 
 from . import _checks
 from ._gaussian import LOG_2PI, Gaussian, isotropic_log_density

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jalax._model import GroupedModel
+from jalax._model.model import GroupedModel
 
 from . import _checks
 from ._gaussian import isotropic_log_density

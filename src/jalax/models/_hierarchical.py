@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jalax._model import Model
+from jalax._model.model import Model
 
 from . import _checks
 from ._gaussian import Gaussian, isotropic_log_density

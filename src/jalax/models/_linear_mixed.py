@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jalax._groups import by_group, positions
+from jalax._model.groups import by_group, positions
 
 from . import _checks
 from ._gaussian import Gaussian, isotropic_log_density

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jalax._groups import by_group
-from jalax._model import GroupedModel, Model, Outside
+from jalax._model.groups import by_group
+from jalax._model.model import GroupedModel, Model, Outside
 
 from . import _checks
 from ._families import gammaln

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
-from jalax._model import Model
+from jalax._model.model import Model
 
 from . import _checks
 from ._gaussian import isotropic_log_density

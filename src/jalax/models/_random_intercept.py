@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jalax._groups import by_group, positions
-from jalax._model import GroupedModel
+from jalax._model.groups import by_group, positions
+from jalax._model.model import GroupedModel
 
 from . import _checks
 from ._families import Family

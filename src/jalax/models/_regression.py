@@ -11,7 +11,7 @@ from jax.scipy.special import betaln
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from jalax._model import Model
+from jalax._model.model import Model
 
 from . import _checks
 from ._gaussian import LOG_2PI, Gaussian, isotropic_log_density

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jalax._tree import sum_over_batches
+from jalax._particles.trees import sum_over_batches
 
 from . import _checks
 

@@ -1,0 +1,1 @@
+"""Numbers at a theta that stands still: evidence, uncertainty, replay."""

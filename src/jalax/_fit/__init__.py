@@ -1,0 +1,1 @@
+"""What runs a fit and hands it back: loop, driver, callbacks, checkpoint, conclusion, result."""

@@ -1,0 +1,190 @@
+"""The host side of a fit: chunk after chunk, with callbacks, divergence and retries."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jalax._fit import loop
+from jalax._fit.agreement import agreed, interrupts, losses
+from jalax._fit.callbacks import Callback, Run, Stop, progress_bar
+from jalax._fit.checkpoint import checkpoint
+from jalax._model.types import State, Status
+from jalax._runtime.failures import is_out_of_memory, memory_advice
+from jalax._runtime.processes import to_host
+
+MAX_RETRIES = 5  # times a diverging automatic fit halves its step size
+
+
+def capacity_of(chunk_size: int) -> int:
+    """Rows of the record buffers: the same for all small chunks, so that they share a program."""
+    return max(128, 1 << (chunk_size - 1).bit_length())
+
+
+def with_progress(callbacks: Sequence[Callback], progress: Callback | None) -> Sequence[Callback]:
+    if progress is None and any(isinstance(callback, progress_bar) for callback in callbacks):
+        return callbacks
+    return (progress_bar() if progress is None else progress, *callbacks)
+
+
+def drive(
+    run: Run,
+    advance: Callable[..., loop.Chunk],
+    chunk_size: int,
+    callbacks: Sequence[Callback],
+) -> tuple[Status, str]:
+    """Chunk after chunk until the steps are done, a callback says stop, or all fits diverged.
+
+    Of many fits, one that diverges keeps its last finite state while the others go on.
+    """
+    begun: list[Callback] = []
+    try:
+        with losses(run, callbacks), interrupts(run.layout) as interrupted:
+            for callback in callbacks:
+                callback.begin(run)
+                begun.append(callback)
+            while (running := _running(run)).any():
+                _advance(run, advance, chunk_size, running, callbacks)
+                stops = [callback.after_chunk(run) for callback in callbacks]
+                if run.diverged.all():
+                    return Status.DIVERGED, advice(run)
+                stop = _first(stops) or interrupted.stop(run)
+                if (stop := agreed(run.layout, stop)) is not None:
+                    return stop
+    except KeyboardInterrupt as interrupt:
+        by = f" by {interrupt}" if str(interrupt) else ""
+        return Status.INTERRUPTED, f"interrupted{by} after step {run.step}"
+    except (jax.errors.JaxRuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error) or run.step == run.first_step:
+            raise
+        reason = f"there was no memory left after step {run.step}; {memory_advice(run.model)}"
+        warnings.warn(f"{reason}.", stacklevel=3)  # what there is so far is the result
+        return Status.STOPPED, reason
+    finally:
+        for callback in begun:
+            callback.end(run)
+    return Status.MAX_STEPS, f"{run.num_steps} steps done"
+
+
+def _advance(
+    run: Run,
+    advance: Callable[..., loop.Chunk],
+    chunk_size: int,
+    running: np.ndarray,
+    callbacks: Sequence[Callback],
+) -> None:
+    """One chunk of every fit that is still running."""
+    due = [c.steps_until_due(run) for c in callbacks if isinstance(c, checkpoint)]
+    length = min(chunk_size, run.last_step - run.step, *due)
+    lengths = np.where(running, length, 0).astype(np.int32)
+    chunk = advance(run.state, lengths)
+    healthy, done = to_host((chunk.healthy, chunk.length))
+    if not healthy.all():
+        # A trajectory is a function of its first state and key: take it again, up to
+        # the last good step. This costs nothing to the runs that never fail.
+        run.walled = run.walled | (~healthy & (to_host(_outside(chunk.state)) > 0))
+        done = np.where(healthy, done, done - 1).astype(np.int32)
+        chunk = advance(run.state, done)
+    _append(run, chunk, done)
+    if not healthy.all():
+        _retry(run, ~healthy)
+
+
+def _running(run: Run) -> np.ndarray:
+    return (to_host(run.state.step) < run.last_step) & ~run.diverged & ~is_done(run)
+
+
+def _first(stops: list[Any]) -> Stop | None:
+    for stop in stops:
+        if isinstance(stop, tuple):
+            return Stop(*stop)
+        if stop:  # a callback of the user's that just says True, or why
+            return Stop(Status.STOPPED, str(stop))
+    return None
+
+
+def _outside(state: State) -> Any:
+    return getattr(state.memory, "outside", np.zeros(()))
+
+
+def is_done(run: Run) -> np.ndarray:
+    """Which fits have stopped by themselves."""
+    ask = getattr(run.algorithm, "is_done", None)
+    return np.zeros(run.diverged.shape, bool) if ask is None else to_host(ask(run.state))
+
+
+def _retry(run: Run, failed: np.ndarray) -> None:
+    """Go on from the last good state with half the step size, where the fit may choose it."""
+    h = getattr(run.state.memory, "step_size", None)
+    if h is None:
+        run.diverged = run.diverged | failed
+        return
+    run.retries = run.retries + failed
+    run.diverged = run.diverged | (run.retries > MAX_RETRIES)
+    again = jnp.asarray(failed)
+    memory = run.state.memory._replace(
+        step_size=jnp.where(again, h / 2, h), retries=run.state.memory.retries + again
+    )
+    run.state = run.state._replace(memory=memory)
+
+
+def _append(run: Run, chunk: loop.Chunk, done: np.ndarray) -> None:
+    """Bring the records of a chunk to the host; rows a stopped fit does not have are NaN."""
+    run.state = chunk.state
+    records = to_host(chunk.records)
+    rows = int(done.max())
+    if rows == 0 and run.records:
+        return
+    if not run.many:
+        if run.records:
+            run.records[-1] = _thinned(run.records[-1], run.record, keep_last=False)
+        new = jax.tree.map(lambda x: x[:rows].copy(), records)
+        run.records.append(_thinned(new, run.record, keep_last=True))
+        return
+    missing = np.arange(rows)[None, :] >= done[:, None]
+
+    def trim(buffer):
+        array = np.array(buffer)[:, :rows]
+        if array.dtype.kind == "f":
+            array[missing] = np.nan
+        else:
+            array[missing] = 0
+        return array
+
+    run.records.append(jax.tree.map(trim, records))
+
+
+def _thinned(rows: dict, record: int, keep_last: bool) -> dict:
+    """Every `record`-th step; and the last one, as long as no other follows it."""
+    if record == 1 or not rows["step"].size:
+        return rows
+    keep = rows["step"] % record == 0
+    keep[-1] |= keep_last
+    return jax.tree.map(lambda leaf: leaf[keep], rows)
+
+
+def advice(run: Run) -> str:
+    name = type(run.algorithm).__name__
+    what = (
+        f"after step {run.step} every particle of a group, or theta, became non-finite; the state "
+        f"of step {run.step} is kept. "
+    )
+    if np.any(run.walled):
+        what += (
+            "Particles ran into a region where log_joint is -inf, a hard constraint: put the "
+            "latent on an unconstrained scale, for example by jalax.Constrained. "
+        )
+    if getattr(run.algorithm, "automatic", False):
+        return what + (
+            f"Going back and halving the step size {MAX_RETRIES} times did not help. Try another "
+            "theta_0, and look at log_joint there: is it finite for all x, and normalisable?"
+        )
+    return what + (
+        f"Try a smaller {name}.step_size or learning rate, a preconditioner, or a start nearer to "
+        "the posterior"
+    )

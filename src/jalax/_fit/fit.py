@@ -1,0 +1,315 @@
+"""fit and fit_many: checks, start, the host side of the loop, the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from threading import Thread
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jalax._algorithms.jala_em import JALAEM
+from jalax._evidence import rounds
+from jalax._fit import loop
+from jalax._fit.callbacks import Callback, Run, check_callbacks
+from jalax._fit.checkpoint import checkpoint, unflatten_state
+from jalax._fit.conclusion import result_of
+from jalax._fit.driver import capacity_of, drive, with_progress
+from jalax._fit.result import FitResult, SavedState
+from jalax._model import checks, information
+from jalax._model.model import Model
+from jalax._model.types import Algorithm, Cloud, Start, State
+from jalax._particles.trees import Tree
+from jalax._reference.references import as_reference
+from jalax._runtime import layouts
+from jalax._runtime.compilation import AT_ONCE, QUICKLY, Program, compile_ahead, fold_in, jit, split
+from jalax._runtime.failures import naming_knobs, termination_as_interrupt
+from jalax._runtime.layouts import Layout
+from jalax._runtime.options import canonical
+from jalax._runtime.processes import to_host
+from jalax._starts.importance import Importance, Laplace
+from jalax._starts.tempered import Tempered
+
+MAX_STEPS = 1000  # of an automatic fit, unless it is told otherwise
+
+
+def fit(
+    model: Model,
+    theta: Tree = None,
+    *,
+    key: jax.Array | None = None,
+    algorithm: Algorithm | None = None,
+    start: Start | None = None,
+    num_particles: int | None = None,
+    num_steps: int | None = None,
+    group_batch: int | None = None,
+    particle_batch: int | None = None,
+    mesh: Mesh | Layout | None = None,
+    state: State | SavedState | None = None,
+    chunk_size: int = 100,
+    record: int = 1,
+    callbacks: Sequence[Callback] = (),
+    progress: Callback | None = None,
+) -> FitResult:
+    """Fit a latent variable model by maximum marginal likelihood.
+
+    Args:
+        model: a `jalax.Model` or `jalax.GroupedModel`.
+        theta: the start value, any pytree of floats; by default the model's own.
+        key: `jax.random.key(seed)`. Same key, same machine: same result, bit for bit.
+        algorithm: `jalax.JALAEM()` (the default), which chooses its step size, preconditioner,
+            theta-step and stopping by itself; or `PGD`, `IPLA`, `SOUL`, `SFLA`.
+        start: where the particles come from: by default draws of a Student-t on the Laplace mode,
+            resampled by weight, or, where that is not good enough, `jalax.Tempered()`.
+        num_particles: N (in each group); `Given` brings its own. By default 500 for an automatic
+            JALA-EM (fewer in each of many groups, but at least the root of their number), else 100.
+        num_steps: how many steps to take at most; with `state=`, how many more. Optional for an
+            automatic JALA-EM, which stops by itself.
+        group_batch: how many groups of a grouped model to work on at a time, to save memory; see
+            `jalax.GroupedModel`. The answer does not depend on it.
+        particle_batch: how many particles of a model without groups to visit at a time, to save
+            memory; see `jalax.Model`. The answer does not depend on it.
+        mesh: spread the fit over many devices: a `jalax.Layout`, or a `jax.make_mesh` whose axes
+            are called "particles", "groups" or "data". By default where the data already is. The
+            answer does not depend on it, up to rounding.
+        state: continue from `FitResult.state`, with the same key to continue the same run.
+        chunk_size: steps between two looks of the callbacks; it does not change the result.
+        record: keep every so many steps in `FitResult.history` (and the last one), for long runs or
+            large theta. Other than 1, there is no `replay`.
+        callbacks: `jalax.stop_when`, `time_limit`, `checkpoint`, or your own.
+        progress: by default a progress bar where somebody can see it; `jalax.Callback()`: none.
+
+    Returns:
+        A `FitResult`. Ctrl-C returns what there is so far, with status "interrupted".
+
+    >>> import jax, jalax
+    >>> model = jalax.models.hierarchical_normal(jax.numpy.array([0.5, 1.5, 4.0]))
+    >>> result = jalax.fit(model, 0.0, key=jax.random.key(1))
+    >>> str(result.status), abs(float(result.theta) - 2.0) < 0.05
+    ('converged', True)
+    >>> prior = jalax.FromSampler(lambda key, theta, data: theta + jax.random.normal(key, (3,)))
+    >>> result = jalax.fit(model, 0.0, key=jax.random.key(1), start=prior, num_particles=200,
+    ...                    algorithm=jalax.PGD(step_size=0.1), num_steps=300)
+    >>> abs(float(result.theta) - 2.0) < 0.3
+    True
+    """
+    began = time.perf_counter()
+    checks.check_key(key)
+    assert key is not None
+    callbacks = check_callbacks(callbacks, progress)
+    model = checks.prepare_model(model)
+    layout = layouts.layout_for(model, mesh)
+    given = layouts.automatic((model, theta, key, algorithm, start, state))
+    model, theta, key, algorithm, start, state = given
+    with layouts.as_ours(layout), naming_knobs(model):
+        algorithm = prepare_algorithm(algorithm)
+        if group_batch is not None:
+            model = model.replace(group_batch=group_batch)
+        if particle_batch is not None:
+            model = model.replace(particle_batch=particle_batch)
+        model = layouts.lay_out(model, layout)
+        algorithm.check(model)
+        num_steps = _num_steps(num_steps, algorithm)
+        chunk_size = checks.check_count("chunk_size", chunk_size)
+        record = checks.check_count("record", record)
+        key_start, key_run = split(key)
+
+        capacity = capacity_of(chunk_size)
+        begin = ahead = None
+        if state is None:
+            theta = checks.prepare_theta(theta, model)
+            checks.check_log_joint(model, theta)
+            algorithm = filled(algorithm, theta)
+            checks.check_projection(algorithm, theta)
+            begin, count = _prepare_start(start, model, theta, algorithm, num_particles)
+            if start is None:
+                # For a GPU its compiler wants to try things on it, and on a mesh only the start
+                # itself knows how its particles lie.
+                if jax.default_backend() == "cpu" and model.layout is None:
+                    ahead = _compile_ahead(key, algorithm, model, theta, count, capacity)
+                begin, cloud = _default_cloud(key_start, begin, model, theta, count)
+            else:
+                cloud = _draw(key_start, begin, model, theta, count)
+            checks.check_start(model, theta, cloud, algorithm.gives_evidence)
+            if ahead is not None:
+                ahead.join()
+            first = _init(fold_in(key_start, 1), algorithm, model, theta, cloud)
+        else:
+            like = state.theta if isinstance(state, State) else checks.prepare_theta(theta, model)
+            algorithm = filled(algorithm, like)
+            first = layouts.place(model, _continued(state, algorithm, model, theta))
+        run = Run(
+            key=key_run,
+            model=model,
+            algorithm=algorithm,
+            state=first,
+            first_step=int(first.step),
+            num_steps=num_steps,
+            start=begin,
+            theta_0=first.theta,
+            fit_key=key,
+            record=record,
+            began=began,
+            layout=model.layout,
+        )
+        for callback in callbacks:
+            if isinstance(callback, checkpoint) and callback.exists(run):
+                callback.restore(run)
+
+        def advance(state: State, length: np.ndarray) -> loop.Chunk:
+            return loop.run_chunk(key_run, algorithm, model, state, length, capacity=capacity)
+
+        with termination_as_interrupt():
+            status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
+            return result_of(run, status, message)
+
+
+def filled(algorithm: Algorithm, theta: Tree) -> Algorithm:
+    """With an object for every option that depends on theta and was left out."""
+    fill = getattr(algorithm, "filled", None)
+    return algorithm if fill is None else canonical(fill(theta))
+
+
+def _num_steps(num_steps: int | None, algorithm: Algorithm) -> int:
+    if num_steps is None and getattr(algorithm, "automatic", False):
+        return MAX_STEPS
+    return checks.check_count("num_steps", num_steps)
+
+
+def default_start(model: Model) -> Laplace:
+    return Laplace(num_draws=8 * rounds.default_particles(model))
+
+
+def _default_cloud(
+    key, begin: Start, model: Model, theta: Tree, num_particles: int
+) -> tuple[Start, Cloud]:
+    """The default start, or a tempered one where it is not good enough."""
+    scores = information.fits(theta)
+    cloud = rounds.start_cloud(key, model, theta, num_particles, scores)
+    if not needs_tempering(cloud.k_hat, cloud.log_evidence_error):
+        return begin, cloud
+    tempered = Tempered()
+    return tempered, _draw(key, tempered, model, theta, num_particles)
+
+
+def _compile_ahead(
+    key, algorithm: Algorithm, model: Model, theta: Tree, num_particles: int, capacity: int
+) -> Thread:
+    """The loop's program, the largest, and its first state compile while the start is drawn."""
+    cloud = rounds.start_shapes(key, model, theta, num_particles, information.fits(theta))
+    state = _init.eval_shape(key, algorithm, model, theta, cloud)
+    length = np.zeros((), np.int32)
+    return compile_ahead(
+        loop.run_chunk.lower(key, algorithm, model, state, length, capacity=capacity),
+        _init.lower(key, algorithm, model, theta, cloud),
+    )
+
+
+def needs_tempering(k_hat: Any, error: Any) -> bool:
+    """Too few draws of the default start carry the weight (its particles are resampled)."""
+    k_hat, error = to_host((k_hat, error))
+    return bool(np.median(k_hat) > 0.7 or np.max(error) > 0.2)
+
+
+def prepare_algorithm(given: Algorithm | None) -> Algorithm:
+    algorithm: Any = JALAEM() if given is None else given
+    if isinstance(algorithm, type) or not hasattr(algorithm, "step"):
+        raise TypeError(
+            f"algorithm must be an object such as jalax.JALAEM(step_size=...), got {algorithm!r}."
+        )
+    return canonical(algorithm)
+
+
+def start_as_tree(start: Any) -> Any:
+    """With arrays for numbers; a pair of functions, which are none, as a reference."""
+    if isinstance(start, (Importance, Tempered)):
+        start = dataclasses.replace(start, reference=as_reference(start.reference))
+    return canonical(start, jnp.asarray)
+
+
+def _prepare_start(
+    given_start: Start | None,
+    model: Model,
+    theta: Tree,
+    algorithm: Algorithm,
+    num_particles: int | None,
+) -> tuple[Start, int]:
+    """The start as a pytree, and the number of particles in each group."""
+    automatic = getattr(algorithm, "automatic", False)
+    groups = model.num_groups
+    start: Any = default_start(model) if given_start is None else given_start
+    if not dataclasses.is_dataclass(start) or isinstance(start, type):
+        raise TypeError(
+            "start must be an object such as jalax.Given(particles) or jalax.FromSampler(fn), got "
+            f"{start!r}."
+        )
+    if hasattr(start, "check"):
+        start.check(model, theta)
+    start = start_as_tree(start)
+    inner = getattr(algorithm, "num_inner", None)  # SOUL: the chain's states are the particles
+    brought = start.count(model) if hasattr(start, "count") else None
+    counts = {
+        "num_particles": num_particles,
+        "the particles of the start": brought,
+        f"{type(algorithm).__name__}.num_inner": inner,
+    }
+    given = {name: n for name, n in counts.items() if n is not None}
+    if len(set(given.values())) > 1:
+        found = ", ".join(f"{name} = {n}" for name, n in given.items())
+        raise ValueError(f"the number of particles is given more than once: {found}.")
+    # The weighted gradient of G groups is off by about sqrt(G) / N standard errors.
+    usual = max(int(np.clip(200_000 // groups, 100, 500)), math.isqrt(groups)) if automatic else 100
+    count = next(iter(given.values()), usual)
+    if not given and model.layout is not None:  # the next number that spreads evenly
+        count += -count % model.layout.size("particles")
+    layouts.check_particles(model.layout, count)
+    return start, checks.check_count("num_particles", count, algorithm.min_particles)
+
+
+@jit(static_argnames="num_particles")
+def _draw(key, start: Start, model: Model, theta: Tree, num_particles: int) -> Cloud:
+    return start(key, model, theta, num_particles)
+
+
+def _first(key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Cloud) -> State:
+    return layouts.settle(model, algorithm.init(key, model, theta, cloud))
+
+
+_init = Program(_first, small=AT_ONCE, large=QUICKLY)
+
+
+def _continued(state: State | SavedState, algorithm: Algorithm, model: Model, theta: Tree) -> State:
+    """The state a fit goes on from, once its structure is that of this algorithm and model."""
+    if isinstance(state, SavedState):
+        shape = state.arrays["state.log_weights"].shape
+        theta = checks.prepare_theta(theta, model)
+    elif isinstance(state, State):
+        shape, theta = state.log_weights.shape, state.theta
+    else:
+        hint = ": pass result.state" if isinstance(state, FitResult) else ""
+        raise TypeError(
+            f"state must be the state of a FitResult, got {type(state).__name__}{hint}."
+        )
+    particles = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((*shape, *x.shape), x.dtype), model.latent
+    )
+    log_weights: Any = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
+    cloud = Cloud(particles, log_weights, None)
+    like = _init.eval_shape(jax.random.key(0), algorithm, model, theta, cloud)
+    if isinstance(state, SavedState):
+        return unflatten_state(state.names, state.arrays, like, "state=")
+    shapes = [leaf.shape for leaf in jax.tree.leaves(like)]
+    if jax.tree.structure(state) != jax.tree.structure(like) or shapes != [
+        jnp.shape(leaf) for leaf in jax.tree.leaves(state)
+    ]:
+        raise ValueError(
+            f"state= does not fit {type(algorithm).__name__} on this model: it comes from another "
+            "algorithm, optimiser, model or number of groups."
+        )
+    return state

@@ -1,0 +1,198 @@
+"""`jalax.mixed`: a mixed model from a formula, fitted, and reported the way lme4 does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jalax._export.tables import Summary, Table
+from jalax._fit.callbacks import Callback
+from jalax._fit.fit import fit
+from jalax._fit.result import FitResult
+from jalax._model import checks
+from jalax._model.types import Algorithm
+from jalax.models._mixed import MixedDesign, build
+
+LINKS = {
+    "gaussian": "identity",
+    "binomial": "logit",
+    "bernoulli": "logit",
+    "poisson": "log",
+    "negativebinomial": "log",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MixedResult(FitResult):
+    """A `FitResult` of `jalax.mixed`.
+
+    `theta` is {"beta": (p,), "sd": {factor: (q,)}, "cor": {factor: (q (q - 1) / 2,)}} and, of a
+    Gaussian model, "sigma", of a negative binomial one, "shape".
+    """
+
+    mixed: MixedDesign | None = None
+
+    @property
+    def num_parameters(self) -> int:
+        return len(self.names)
+
+    @property
+    def aic(self) -> float | None:
+        """-2 log p_theta(y) + 2 x parameters; its Monte-Carlo error is twice the evidence's."""
+        value = self.log_evidence
+        return None if value is None else -2 * value + 2 * self.num_parameters
+
+    @property
+    def bic(self) -> float | None:
+        """-2 log p_theta(y) + log(observations) x parameters."""
+        value = self.log_evidence
+        if value is None or self.mixed is None:
+            return None
+        return -2 * value + np.log(self.mixed.num_rows) * self.num_parameters
+
+    def random_effects(self) -> dict[str, Any]:
+        """Posterior means of the random effects, a DataFrame a factor; with " sd" their spread."""
+        import pandas
+
+        assert self.mixed is not None
+        mean = self.expectation(lambda x: x)
+        square = self.expectation(lambda x: jax.tree.map(lambda b: b**2, x))
+        frames = {}
+        for block in self.mixed.design.blocks:
+            level = self.mixed.levels[block.name].ravel()
+            m = np.asarray(mean[block.name]).reshape(level.size, -1)
+            v = np.asarray(square[block.name]).reshape(level.size, -1) - m**2
+            order = np.argsort(level)[(level < 0).sum() :]  # -1: padding, no level
+            columns = {}
+            for j, effect in enumerate(block.effects):
+                columns[effect] = m[order, j]
+                columns[f"{effect} sd"] = np.sqrt(np.maximum(v[order, j], 0.0))
+            index = pandas.Index([block.labels[i] for i in level[order]], name=block.factor)
+            frames[block.name] = pandas.DataFrame(columns, index=index)
+        return frames
+
+    def summary(self) -> Summary:
+        """The tables of lme4's `summary`, with the simulation errors of a Monte-Carlo fit."""
+        if self.mixed is None or self.saved_uncertainty is None:
+            return super().summary()
+        design, family = self.mixed.design, self.mixed.family
+        heading = [
+            "Mixed model fitted by maximum marginal likelihood (JALA-EM)",
+            f"formula: {design.formula}",
+            f"family: {family} ({LINKS[family]} link)",
+        ]
+        factors = {block.factor: len(block.labels) for block in design.blocks}
+        groups = ", ".join(f"{name}: {count}" for name, count in factors.items())
+        tables = [self._quality(), self._variances(), self._fixed()]
+        notes = [f"{self.mixed.num_rows} observations; levels of {groups}"]
+        notes.append(f"status: {self.status} ({self.message}), {self.seconds:.1f} s")
+        if self.saved_evidence is not None:
+            notes += [
+                f"log-likelihood not to be trusted: {m}" for m in self.saved_evidence.messages
+            ]
+        return Summary.of(heading, tables, notes, frame=self._fixed())
+
+    def _rows(self) -> list[tuple[str, float, float, float, float, float]]:
+        """Name, estimate, standard error, simulation error and interval of each number of theta."""
+        values = np.asarray(ravel_pytree(self.theta)[0], float)
+        known = self.uncertainty
+        errors, simulation = known.errors(known.covariance), known.errors(known.simulation)
+        ends = [
+            jax.tree.map(lambda leaf, i=i: leaf[..., i], self.confidence_intervals())
+            for i in (0, 1)
+        ]
+        low, high = (np.asarray(ravel_pytree(end)[0], float) for end in ends)
+        return list(zip(self.names, values, errors, simulation, low, high, strict=True))
+
+    def _fixed(self) -> Table:
+        from scipy.special import ndtr
+
+        assert self.mixed is not None
+        rows = []
+        for name, value, error, simulation, low, high in self._rows()[
+            : len(self.mixed.design.fixed)
+        ]:
+            z = value / error
+            p = 2 * float(ndtr(-abs(z)))
+            rows.append((name, (value, error, z, p, low, high, simulation)))
+        columns = ("estimate", "std. error", "z value", "Pr(>|z|)", "2.5 %", "97.5 %", "simulation")
+        return Table("Fixed effects", columns, rows)
+
+    def _variances(self) -> Table:
+        """Standard deviations, with the variance beside them; correlations have none."""
+        assert self.mixed is not None
+        rows = []
+        others = self._rows()[len(self.mixed.design.fixed) :]
+        for name, value, error, simulation, low, high in sorted(others, key=_deviations_first):
+            deviation = name.startswith("sd ") or name == "sigma"
+            variance = value**2 if deviation else np.nan
+            rows.append((name, (value, error, low, high, variance, simulation)))
+        columns = ("estimate", "std. error", "2.5 %", "97.5 %", "variance", "simulation")
+        return Table("Random effects", columns, rows)
+
+    def _quality(self) -> Table:
+        evidence = self.saved_evidence
+        assert self.mixed is not None
+        assert evidence is not None
+        left = self.mixed.num_rows - self.num_parameters
+        criteria = (np.nan if value is None else float(value) for value in (self.aic, self.bic))
+        cells = (evidence.value, evidence.error, *criteria, float(left))
+        return Table("", ("log-lik.", "MC error", "AIC", "BIC", "df resid"), [("", cells)])
+
+
+def _deviations_first(row: tuple) -> int:
+    return 1 if row[0].startswith("cor ") else 0 if row[0].startswith("sd ") else 2
+
+
+def mixed(
+    formula: str,
+    data: Any,
+    *,
+    family: str = "gaussian",
+    key: jax.Array | None = None,
+    algorithm: Algorithm | None = None,
+    num_particles: int | None = None,
+    num_steps: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: Callback | None = None,
+) -> MixedResult:
+    """Fit a mixed model by maximum marginal likelihood (ML, not REML).
+
+    Args:
+        formula: in the syntax of lme4 as far as formulae reads it: `y ~ x + (1|g)` (a random
+            intercept), `(x|g)` (and a slope, correlated), `(x||g)` (not correlated), `(1|a/b)`
+            (b nested in a), `(1|a) + (1|b)` (crossed), `p(successes, trials)` for binomial counts,
+            `offset(log(t))`.
+        data: a pandas or polars DataFrame, or a dict of columns.
+        family: "gaussian", "binomial", "bernoulli", "poisson" or "negativebinomial", with the
+            identity, logit or log link.
+        key: `jax.random.key(seed)`.
+        algorithm, num_particles, num_steps, callbacks, progress: as in `jalax.fit`.
+
+    Returns:
+        A `MixedResult`, whose `summary()` reads like lme4's. `random_effects()` has the levels.
+
+    >>> import jax, jalax
+    >>> data = jalax.datasets.dyestuff().to_frame()
+    >>> result = jalax.mixed("yield_ ~ 1 + (1|batch)", data, key=jax.random.key(0))
+    >>> abs(float(result.theta["beta"][0]) - 1527.5) < 1.0
+    True
+    """
+    checks.check_key(key)
+    model, design = build(formula, data, family)
+    result = fit(
+        model,
+        key=key,
+        algorithm=algorithm,
+        num_particles=num_particles,
+        num_steps=num_steps,
+        callbacks=callbacks,
+        progress=progress,
+    )
+    known = {field.name: getattr(result, field.name) for field in dataclasses.fields(FitResult)}
+    return MixedResult(**known, mixed=design)

@@ -1,0 +1,253 @@
+"""What the user writes down: a log-joint density, with its latents, data and parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jalax._model.groups import Groups
+from jalax._particles import trees
+from jalax._particles.trees import Tree
+from jalax._runtime.function_keys import Static
+from jalax._runtime.layouts import Layout
+
+
+@dataclasses.dataclass(frozen=True)
+class Outside:
+    """How a model's numbers look to the user, where that is not how the fit sees them.
+
+    Attributes:
+        unconstrain: the user's theta to the fit's, the inverse of `Model.constrain`. With it,
+            start values are on the user's scale.
+        latent: `(theta, x, data)`, theta on the user's scale: x as the user knows it.
+        derived: `(theta, x, data)`: what else the model computes from them.
+        labels: a name for each number of the user's theta.
+        groups: a name for each group.
+        observed: the entries of the data that were observed; the others are constants.
+    """
+
+    unconstrain: Callable | None = None
+    latent: Callable | None = None
+    derived: Callable | None = None
+    labels: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    observed: tuple[str, ...] | None = None
+
+    def __post_init__(self):
+        for name in ("unconstrain", "latent", "derived"):
+            function = getattr(self, name)
+            if function is not None:
+                object.__setattr__(self, name, Static.of(function))
+
+    def refreshed(self) -> Outside:
+        """A copy whose functions are keyed by what they read now."""
+
+        def fresh(function: Any) -> Static | None:
+            return None if function is None else function.fresh()
+
+        return dataclasses.replace(
+            self,
+            unconstrain=fresh(self.unconstrain),
+            latent=fresh(self.latent),
+            derived=fresh(self.derived),
+        )
+
+
+class Model:
+    r"""A latent variable model $p_\theta(x, y)$, given by the log of its joint density.
+
+    Args:
+        log_joint: `log_joint(theta, x, data)` returns the scalar $\log p_\theta(x, y)$, with
+            every constant that depends on theta (and, for an absolute evidence, every other
+            constant) included.
+        latent: an example of ONE latent configuration x, any pytree of float arrays.
+        data: any pytree of arrays. It is traced: new data of the same shapes does not recompile.
+        theta: an optional default start value of the parameters.
+        constrain: an optional map from unconstrained theta to the one that `log_joint` and the
+            results use. Start values are on the unconstrained scale.
+        particle_batch: how many particles to visit at a time, to save memory; by default all of
+            them, as long as that is little. The answer does not depend on it.
+
+    >>> import jax.numpy as jnp, jalax
+    >>> def log_joint(theta, x, data):
+    ...     return -0.5 * jnp.sum((x - theta) ** 2) - 0.5 * jnp.sum((data - x) ** 2)
+    >>> jalax.Model(log_joint, latent=jnp.zeros(3), data=jnp.array([1.0, 2.0, 3.0]))
+    Model(log_joint, latent=float32[3], data=float32[3])
+    """
+
+    log_joint: Static
+    constrain: Static | None
+    latent: Tree
+    data: Tree
+    theta: Tree
+    group_batch: int | None = None
+    particle_batch: int | None = None
+    layout: Layout | None = None  # of its data and particles on the devices of a mesh
+    outside: Outside = Outside()
+    grouped = False
+
+    def __init__(
+        self,
+        log_joint: Callable[[Any, Any, Any], Any],
+        latent: Tree,
+        data: Tree = None,
+        *,
+        theta: Tree = None,
+        constrain: Callable[[Any], Any] | None = None,
+        particle_batch: int | None = None,
+    ):
+        if not callable(log_joint):
+            raise TypeError(
+                f"log_joint must be a function log_joint(theta, x, data), got {type(log_joint)}."
+            )
+        if constrain is not None and not callable(constrain):
+            raise TypeError(
+                f"constrain must be a function of theta or None, got {type(constrain)}."
+            )
+        self.log_joint = Static.of(log_joint)
+        self.constrain = None if constrain is None else Static.of(constrain)
+        self.latent, self.data, self.theta = latent, data, theta
+        self.particle_batch = particle_batch
+        self._check_batches()
+        if not jax.tree.leaves(latent):
+            raise ValueError(
+                "latent is empty: pass an example of one latent configuration x, "
+                "such as jnp.zeros(9)."
+            )
+
+    def __init_subclass__(cls):
+        jax.tree_util.register_pytree_with_keys_class(cls)
+
+    @property
+    def num_groups(self) -> int:
+        """How many groups there are; 1 of a plain model."""
+        return 1
+
+    def replace(self, **changes) -> Model:
+        """A copy with another `latent`, `data`, `theta`, `layout` or batch."""
+        names = ("latent", "data", "theta", "group_batch", "particle_batch", "layout")
+        unknown = set(changes) - set(names)
+        if unknown:
+            raise TypeError(f"replace takes {', '.join(names)}, not {sorted(unknown)}.")
+        aux = self.log_joint, self.constrain, None, None, None, self.outside
+        copy = self.tree_unflatten(aux, (None, None, None))
+        for name in names:
+            setattr(copy, name, changes.get(name, getattr(self, name)))
+        copy._check_batches()
+        return copy
+
+    def _check_batches(self) -> None:
+        if self.group_batch is not None:
+            raise ValueError(
+                "group_batch= is for models whose latents fall into groups, a "
+                f"jalax.GroupedModel; this is a {type(self).__name__}. Use particle_batch= here."
+            )
+        _check_batch("particle_batch", "particles", self.particle_batch)
+
+    def refreshed(self) -> Model:
+        """A copy whose functions are keyed by what they read now, not when it was built."""
+        constrain = None if self.constrain is None else self.constrain.fresh()
+        where = self.group_batch, self.particle_batch, self.layout
+        aux = self.log_joint.fresh(), constrain, *where, self.outside.refreshed()
+        return self.tree_unflatten(aux, (self.latent, self.data, self.theta))
+
+    def constrained(self, theta: Tree) -> Tree:
+        """theta on the user's scale."""
+        return theta if self.constrain is None else self.constrain(theta)
+
+    def unconstrained(self, theta: Tree) -> Tree:
+        """A start value on the fit's scale."""
+        return theta if self.outside.unconstrain is None else self.outside.unconstrain(theta)
+
+    def tree_flatten_with_keys(self):
+        keys = [jax.tree_util.GetAttrKey(name) for name in ("latent", "data", "theta")]
+        children = zip(keys, (self.latent, self.data, self.theta), strict=True)
+        where = self.group_batch, self.particle_batch, self.layout
+        return tuple(children), (self.log_joint, self.constrain, *where, self.outside)
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        model = object.__new__(cls)  # children may be tracers or placeholders: no checks here
+        model.log_joint, model.constrain, model.group_batch, model.particle_batch = aux[:4]
+        model.layout, model.outside = aux[4:]
+        model.latent, model.data, model.theta = children
+        return model
+
+    def __repr__(self) -> str:
+        parts = f"{self.log_joint!r}, latent={trees.describe(self.latent)}"
+        if self.data is not None:
+            parts += f", data={trees.describe(self.data)}"
+        return f"{type(self).__name__}({parts})"
+
+
+class GroupedModel(Model):
+    r"""A model whose latents fall into independent groups, $\prod_i p_\theta(x_i, y_i)$.
+
+    Each group gets its own particles, weights and resampling, so that weights degenerate
+    with the size of one group and not with the number of groups.
+
+    Args:
+        log_joint: `log_joint(theta, x_i, data_i)` of ONE group.
+        latent: an example of one group's latent.
+        data: a pytree of arrays, every leaf leading with the group axis.
+        theta: as in `Model`.
+        constrain: as in `Model`.
+        group_batch: how many groups to work on at a time, to save memory; by default as many as
+            half a gigabyte allows. The answer does not depend on it.
+    """
+
+    grouped = True
+
+    def __init__(
+        self, log_joint, latent, data, *, theta=None, constrain=None, group_batch: int | None = None
+    ):
+        if isinstance(data, Groups):
+            raise TypeError(
+                "data is all that jalax.group_by returned: pass its arrays, data=groups.data."
+            )
+        super().__init__(log_joint, latent, data, theta=theta, constrain=constrain)
+        self.group_batch = group_batch
+        self._check_batches()
+        lengths = {
+            jax.tree_util.keystr(path) or "data": (jnp.shape(leaf)[0] if jnp.ndim(leaf) else None)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(data)
+        }
+        if not lengths:
+            raise ValueError(
+                "a GroupedModel needs data with at least one array, whose first axis counts the "
+                "groups; without data use jalax.Model."
+            )
+        if 0 in lengths.values():
+            raise ValueError("a GroupedModel needs at least one group; its data has none.")
+        if len(set(lengths.values())) > 1 or None in lengths.values():
+            found = [f"{name}: {n or 'a scalar'}" for name, n in lengths.items()]
+            shown = ", ".join(found[:6]) + (f" and {len(found) - 6} more" * (len(found) > 6))
+            raise ValueError(
+                "every data leaf of a GroupedModel must lead with the group axis, all of the same "
+                f"length; found {shown}. Groups of different length are padded by jalax.group_by; "
+                "repeat shared values along a leading axis, for example with jnp.broadcast_to."
+            )
+
+    @property
+    def num_groups(self) -> int:
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    def _check_batches(self) -> None:
+        if self.particle_batch is not None:
+            raise ValueError(
+                "particle_batch= is for models without groups; a jalax.GroupedModel saves memory "
+                "with group_batch=, the number of groups to work on at a time."
+            )
+        _check_batch("group_batch", "groups", self.group_batch)
+
+
+def _check_batch(name: str, things: str, size: Any) -> None:
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        raise ValueError(f"{name} must be a positive number of {things}, or None, got {size!r}.")
+
+
+jax.tree_util.register_pytree_with_keys_class(Model)

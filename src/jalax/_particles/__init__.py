@@ -1,0 +1,1 @@
+"""The arithmetic of weighted particles: trees, weights, resampling, Langevin moves."""

@@ -1,0 +1,1 @@
+"""What an integral is measured against: modes, references, curvature, tempering."""

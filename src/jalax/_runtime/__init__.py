@@ -1,0 +1,1 @@
+"""How programs run: compiled, cached, on devices and processes, with files and failures."""

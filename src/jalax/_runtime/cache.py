@@ -1,0 +1,59 @@
+"""Compiled programs on disk, for the next process: opt-in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+
+from jalax._runtime import kept
+
+
+def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
+    """Keep compiled programs in a folder, so that the next process need not compile them.
+
+    Call it once, before the first fit. It switches on JAX's persistent compilation cache for this
+    process, for programs of every size: half of a small fit's are quick to compile. The programs
+    of other code that uses JAX are kept, too. The folder may be deleted at any time.
+
+    A ready-made model, or one of `jalax.mixed`, need not even be traced again: its programs are
+    found by what they are made of (in `programs`, inside the folder). A log-joint of your own is
+    traced in every process, since it may have changed.
+
+    Programs are run as they are found: use a folder that nobody else can write to.
+
+    Args:
+        folder: where; by default `$XDG_CACHE_HOME/jalax`, or `~/.cache/jalax`. It is made if
+            it is not there.
+
+    Returns:
+        The folder.
+
+    >>> import jax, jalax, tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     jalax.compilation_cache(folder) == Path(folder)
+    True
+    >>> jax.config.update("jax_compilation_cache_dir", None)  # off again
+    """
+    if folder is not None and not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(f"folder must be a path or None, got {type(folder).__name__}.")
+    path = _default_folder() if folder is None else Path(folder).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"compiled programs cannot be kept in {str(path)!r}, which is no folder and cannot be "
+            f"made one ({error.strerror}): pass another folder."
+        ) from error
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    kept.keep_in(path)
+    return path
+
+
+def _default_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "jalax"

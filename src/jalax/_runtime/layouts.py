@@ -1,0 +1,365 @@
+"""A fit on many devices: which axis of a mesh carries what, and how arrays are laid out on it.
+
+Nothing in an algorithm knows of devices. A model that is laid out on a mesh says so
+(`Model.layout`); the visits of its particles tell the compiler (`spread`), which derives the rest,
+and the same key gives the same noise whatever the layout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jalax._runtime.processes import to_host
+
+Tree = Any
+AnyModel = TypeVar("AnyModel", bound=Any)
+
+NAMES = ("groups", "particles", "data", "fits")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Which axis of a mesh of devices carries what; what no axis carries is on every device.
+
+    Args:
+        mesh: `jax.make_mesh(...)`, over the devices of all processes or some of them.
+        particles: the axis over which the particles are spread (of all groups), for latents that
+            are large, or many particles.
+        groups: the axis over which the groups of a `jalax.GroupedModel` are spread, with their
+            data and particles.
+        data: the axis over which the rows of the data are spread: every leaf whose first axis is as
+            long as that of the largest one. Or a tree like the data, with an axis (or None, or a
+            `jax.sharding.PartitionSpec`) for each leaf.
+        fits: of `jalax.fit_many`, the axis over which the fits are spread.
+
+    A mesh whose axes are called "particles", "groups", "data" or "fits" says all this by itself.
+
+    >>> import jax, jalax
+    >>> mesh = jax.make_mesh((1,), ("devices",))
+    >>> jalax.Layout(mesh, particles="devices")
+    Layout(particles over 1 of 'devices')
+    """
+
+    mesh: Mesh
+    particles: str | None = None
+    groups: str | None = None
+    data: Any = None
+    fits: str | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.mesh, Mesh):
+            raise TypeError(
+                "a Layout needs a mesh of devices, such as jax.make_mesh((8,), ('devices',)); got "
+                f"{type(self.mesh).__name__}."
+            )
+        if 1 < self.num_processes < jax.process_count():
+            raise ValueError(
+                f"the mesh spans {self.num_processes} of {jax.process_count()} processes: a fit "
+                "runs on the devices of one process, or of all."
+            )
+        chosen = [getattr(self, name) for name in NAMES]
+        chosen = [axis for axis in chosen if isinstance(axis, str)]
+        for axis in chosen:
+            if axis not in self.mesh.shape:
+                raise ValueError(
+                    f"the mesh has no axis {axis!r}: its axes are {list(self.mesh.axis_names)}."
+                )
+        if len(set(chosen)) < len(chosen):
+            raise ValueError(f"an axis of the mesh carries one thing, got {self!r}.")
+        # Which device does what is derived by the compiler, also on a mesh whose axes are explicit.
+        types = (AxisType.Auto,) * len(self.mesh.axis_names)
+        mesh = Mesh(self.mesh.devices, self.mesh.axis_names, axis_types=types)
+        object.__setattr__(self, "mesh", mesh)
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{name} over {self.size(name)} of {axis!r}"
+            for name in NAMES
+            if (axis := getattr(self, name)) is not None
+        ]
+        return f"Layout({', '.join(parts) or 'everything on every device'})"
+
+    def size(self, name: str) -> int:
+        """Over how many devices something is spread."""
+        axis = getattr(self, name)
+        return self.mesh.shape[axis] if isinstance(axis, str) else 1
+
+    @property
+    def num_processes(self) -> int:
+        return len({device.process_index for device in self.mesh.devices.flat})
+
+    def sharding(self, *axes: str | None) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec(*axes))
+
+
+def as_layout(given: Any) -> Layout | None:
+    """A `Layout` from what the user passed as `mesh=`."""
+    if given is None or isinstance(given, Layout):
+        return given
+    if not isinstance(given, Mesh):
+        raise TypeError(
+            "mesh must be a jalax.Layout, or a mesh with axes called 'particles', 'groups', 'data' "
+            f"or 'fits'; got {type(given).__name__}."
+        )
+    unknown = [axis for axis in given.axis_names if axis not in NAMES]
+    if unknown:
+        raise ValueError(
+            f"the mesh has axes {unknown}, whose names do not say what they carry: write "
+            f"jalax.Layout(mesh, particles={unknown[0]!r}), or groups=, data=, fits=."
+        )
+    return Layout(given, **{str(axis): axis for axis in given.axis_names})
+
+
+def of_fits(given: Any) -> Layout | None:
+    """The layout of fit_many, which has whole fits on each device."""
+    layout = as_layout(given)
+    if layout is None or (
+        layout.fits is not None and layout == Layout(layout.mesh, fits=layout.fits)
+    ):
+        return layout
+    raise ValueError(
+        "fit_many spreads whole fits over devices: mesh=jalax.Layout(mesh, fits=...), and nothing "
+        f"else; got {layout!r}."
+    )
+
+
+# --- before a fit: onto the mesh --------------------------------------------------------------
+
+
+def layout_for(model: Any, given: Any) -> Layout | None:
+    """That of `mesh=`; by default of the mesh that the model's data is on already."""
+    layout = _found(model) if given is None else as_layout(given)
+    if layout is not None and layout.fits is not None:
+        raise ValueError(
+            "fits= of a Layout is for jalax.fit_many; here spread particles, groups or data."
+        )
+    return layout
+
+
+def lay_out(model: AnyModel, layout: Layout | None) -> AnyModel:
+    """The model with its data on the mesh."""
+    if layout is None:
+        return model
+    if layout.groups is not None and not model.grouped:
+        raise ValueError(
+            "groups= of a Layout is for a jalax.GroupedModel; this model has one joint latent: "
+            "spread its particles or data."
+        )
+    if model.grouped and isinstance(layout.data, str):
+        raise ValueError(
+            "the data of a jalax.GroupedModel is spread by its groups: use groups= of a Layout."
+        )
+    if layout.groups is not None:
+        _check_divides(layout, "groups", model.num_groups, "groups")
+    specs = _data_specs(layout, model)
+    data = jax.tree.map(
+        lambda leaf, spec: _put(leaf, NamedSharding(layout.mesh, spec)), model.data, specs
+    )
+    axis = layout.data if isinstance(layout.data, str) else None  # a tree has done its work
+    return model.replace(data=data, layout=dataclasses.replace(layout, data=axis))
+
+
+def put_fits(layout: Layout, tree: Tree, axes: Sequence[int | None]) -> Tree:
+    """Arrays on the mesh of fit_many; those that lead with the fit axis are spread."""
+    leaves, treedef = jax.tree.flatten(tree)
+    spread, everywhere = layout.sharding(layout.fits), layout.sharding()
+    return treedef.unflatten(
+        [
+            _put(x, everywhere if axis is None else spread)
+            for x, axis in zip(leaves, axes, strict=True)
+        ]
+    )
+
+
+def check_particles(layout: Layout | None, num_particles: int) -> None:
+    if layout is not None and layout.particles is not None:
+        _check_divides(layout, "particles", num_particles, "particles")
+
+
+def _check_divides(layout: Layout, name: str, count: int, things: str) -> None:
+    size = layout.size(name)
+    if count % size:
+        more = -(-count // size) * size
+        what = (
+            f"num_particles={more}" if name == "particles" else f"{more - size} or {more} of them"
+        )
+        raise ValueError(
+            f"{count} {things} do not spread evenly over the {size} devices of the axis "
+            f"{getattr(layout, name)!r}: use {what}, or an axis whose length divides {count}."
+        )
+
+
+def _found(model: Any) -> Layout | None:
+    """The layout of data that came on a mesh."""
+    if model.layout is not None:
+        return model.layout
+    for leaf in jax.tree.leaves(model.data):
+        at = getattr(leaf, "sharding", None)
+        if isinstance(at, NamedSharding) and isinstance(at.mesh, Mesh) and at.mesh.size > 1:
+            lead = at.spec[0] if len(at.spec) else None
+            return Layout(at.mesh, groups=lead if model.grouped else None)
+    return None
+
+
+def _data_specs(layout: Layout, model: Any) -> Tree:
+    """A PartitionSpec for each leaf of the data."""
+    lead = layout.groups
+
+    def kept(leaf):  # as the user laid it out, if that was on this mesh
+        at = getattr(leaf, "sharding", None)
+        spec = PartitionSpec()
+        if isinstance(at, NamedSharding) and at.mesh.shape == layout.mesh.shape:
+            spec = at.spec
+        return PartitionSpec(lead, *spec[1:]) if lead else spec
+
+    if layout.data is None:
+        return jax.tree.map(kept, model.data)
+    if not isinstance(layout.data, str):
+        return jax.tree.map(
+            lambda axis, leaf: _leading(axis),
+            layout.data,
+            model.data,
+            is_leaf=lambda axis: axis is None or isinstance(axis, PartitionSpec),
+        )
+    lengths = {jnp.size(leaf): jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(model.data)}
+    rows = lengths[max(lengths)] if lengths else ()
+    if not rows:
+        raise ValueError("the data has no rows to spread: leave out data= of the Layout.")
+    _check_divides(layout, "data", rows[0], "rows of data")
+    return jax.tree.map(
+        lambda leaf: _leading(layout.data if jnp.shape(leaf)[:1] == rows else None), model.data
+    )
+
+
+def _leading(axis: Any) -> PartitionSpec:
+    if isinstance(axis, PartitionSpec):
+        return axis
+    return PartitionSpec() if axis is None else PartitionSpec(axis)
+
+
+def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    if sharding.is_fully_addressable or not getattr(leaf, "is_fully_addressable", True):
+        return jax.device_put(leaf, sharding)
+    host = np.asarray(leaf)  # every process holds all of it, and takes its part
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+
+def place(model: Any, state: Any) -> Any:
+    """A state from elsewhere (a file, another mesh) where the model is."""
+    layout = model.layout
+    if layout is None:
+        many = any(
+            isinstance(x, jax.Array) and len(x.devices()) > 1 for x in jax.tree.leaves(state)
+        )
+        return jax.tree.map(jnp.asarray, to_host(state)) if many else state
+    axes = _axes_of(model, state)
+    return jax.tree.map(
+        lambda leaf, names: _put(leaf, _sharding(layout, leaf.shape, names)), state, axes
+    )
+
+
+def automatic(tree: Tree) -> Tree:
+    """Arrays of a mesh with explicit axes, as arrays of the same mesh without."""
+
+    def one(leaf):
+        at = getattr(leaf, "sharding", None)
+        if not isinstance(at, NamedSharding) or AxisType.Explicit not in at.mesh.axis_types:
+            return leaf
+        return jax.device_put(leaf, NamedSharding(Layout(cast(Mesh, at.mesh)).mesh, at.spec))
+
+    return jax.tree.map(one, tree)
+
+
+def as_ours(layout: Layout | None) -> AbstractContextManager:
+    """Inside the user's jax.set_mesh of a mesh with explicit axes: programs are for ours."""
+    ambient = jax.sharding.get_abstract_mesh()
+    if layout is None or AxisType.Explicit not in ambient.axis_types:
+        return nullcontext()
+    return jax.set_mesh(layout.mesh)
+
+
+# --- inside a program: what the compiler is told ----------------------------------------------
+
+
+def spread(model: Any, tree: Tree) -> Tree:
+    """Particle leaves (G, N, ...) over the devices; as they are where they do not divide evenly."""
+    layout = model.layout
+    if layout is None:
+        return tree
+    return jax.tree.map(lambda leaf: _constrain(layout, leaf, ("groups", "particles")), tree)
+
+
+def settle(model: Any, state: Any) -> Any:
+    """A whole state: what has a particle or group axis is spread, the rest is on every device.
+
+    Without this the compiler is free to lay out the state of the next chunk in another way, and
+    would compile the loop again for it.
+    """
+    layout = model.layout
+    if layout is None:
+        return state
+    axes = _axes_of(model, state)
+    return jax.tree.map(lambda leaf, names: _constrain(layout, leaf, names), state, axes)
+
+
+def _axes_of(model: Any, state: Any) -> Any:
+    """For each leaf of a state the things that its first axes count."""
+    lead = state.log_weights.shape
+
+    def one(leaf):
+        if leaf.shape[:2] == lead:
+            return "groups", "particles"
+        return ("groups",) if model.grouped and leaf.shape[:1] == lead[:1] else ()
+
+    axes = jax.tree.map(one, state)
+    return axes._replace(theta=jax.tree.map(lambda leaf: (), state.theta))
+
+
+def everywhere(model: Any, tree: Tree) -> Tree:
+    """The same on every device, for the host to read."""
+    layout = model.layout
+    if layout is None:
+        return tree
+    return jax.tree.map(lambda leaf: _constrain(layout, leaf, ()), tree)
+
+
+def _constrain(layout: Layout, leaf: Any, names: tuple[str, ...]) -> Any:
+    return jax.lax.with_sharding_constraint(leaf, _sharding(layout, leaf.shape, names))
+
+
+def _sharding(layout: Layout, shape: tuple[int, ...], names: tuple[str, ...]) -> NamedSharding:
+    even = [length % layout.size(name) == 0 for length, name in zip(shape, names, strict=False)]
+    axes = [getattr(layout, name) if ok else None for name, ok in zip(names, even, strict=True)]
+    return layout.sharding(*axes)
+
+
+# --- many fits: nothing but the fit axis is spread --------------------------------------------
+
+
+def each_on_its_own(layout: Layout | None, function: Callable, specs: tuple) -> Callable:
+    """A function of many fits, on each device for the fits it has; nothing is exchanged."""
+    if layout is None:
+        return function
+    return jax.shard_map(
+        function,
+        mesh=layout.mesh,
+        in_specs=specs,
+        out_specs=PartitionSpec(layout.fits),
+        check_vma=False,
+    )
+
+
+def fit_specs(layout: Layout | None, tree: Tree, axes: Sequence[int | None]) -> Tree:
+    """What each leaf of `tree` is spread over; `axes` says which lead with the fit axis."""
+    lead = PartitionSpec(None if layout is None else layout.fits)
+    return jax.tree.structure(tree).unflatten(
+        [PartitionSpec() if axis is None else lead for axis in axes]
+    )

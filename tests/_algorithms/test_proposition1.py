@@ -1,0 +1,248 @@
+"""Proposition 1: along a path fixed in advance, E[e^A] = Z_k / Z_0 and weighted means are exact.
+
+Every check is a t-statistic over independent replicates: of mean(Z_r) against the exact Z_k/Z_0,
+and of the ratio sum_r Z_r f_r / sum_r Z_r against the exact mean of f (a single run's
+self-normalised mean would be biased). |t| < 4 has a false-alarm rate of 6e-5 each. The same
+test must fail when a fault is put into the engine; the sd of log Z is held below 0.5, so that it
+has the power to see one.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jalax
+from jalax._algorithms import jala_em
+from jalax._model.types import Cloud
+from jalax._particles import langevin, resampling, trees, weight_math
+from jalax._runtime.options import canonical
+
+pytestmark = pytest.mark.usefixtures("x64")
+REPLICATES = 2500
+
+
+@pytest.fixture(autouse=True)
+def fresh_compilations():
+    """A fault is put in by patching: nothing compiled before or after may be shared."""
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+def t_statistics(log_ratio, means, exact):
+    """|t| of the evidence and of each mean; `log_ratio` = log Z_r - exact, (R,)."""
+    z = np.exp(np.asarray(log_ratio))
+    errors = {"evidence": z - 1}
+    errors |= {name: z * (np.asarray(f) - exact[name]) for name, f in means.items()}
+    tiny = np.finfo(float).tiny  # a fault can leave no spread at all
+    out = {name: abs(e.mean()) / (e.std() + tiny) * np.sqrt(len(z)) for name, e in errors.items()}
+    return {"sd": float(np.std(log_ratio))} | {name: float(t) for name, t in out.items()}
+
+
+# --- transport: a Gaussian that moves and narrows -------------------------------------------
+
+
+class MovingGaussian:
+    """N(m_k, s_k^2 C) in d dimensions, unnormalised."""
+
+    def __init__(self, d, steps, shift, narrow, step_size, num_particles):
+        self.d, self.h, self.n = d, step_size, num_particles
+        self.path = {
+            "m": np.linspace(0.0, shift, steps + 1),
+            "s": np.linspace(1.0, narrow, steps + 1),
+        }
+        self.scales = np.linspace(1.0, 1.5, d)  # C = diag(scales^2): a preconditioner has work
+
+    def log_density(self, t, x):
+        return -0.5 * jnp.sum(((x - t["m"]) / (t["s"] * self.scales)) ** 2)
+
+    def replicate(self, key, options):
+        key_start, key = jax.random.split(key)
+        x = jax.random.normal(key_start, (self.n, self.d)) * self.scales
+        out = jalax.transport(self.log_density, self.path, x, key=key, step_size=self.h, **options)
+        centred = out.particles[:, 0] - self.path["m"][-1]
+        f = {"x": out.particles[:, 0], "(x - m)^2": centred**2}
+        means = {name: jnp.sum(out.weights * value) for name, value in f.items()}
+        return out.log_evidence[-1], means, out.resampled.any()
+
+    def run(self, **options):
+        keys = jax.random.split(jax.random.key(11), REPLICATES)
+        log_z, means, resampled = jax.jit(jax.vmap(lambda key: self.replicate(key, options)))(keys)
+        m, s = float(self.path["m"][-1]), float(self.path["s"][-1])
+        exact = {"x": m, "(x - m)^2": s**2}  # scales[0] = 1
+        statistics = t_statistics(log_z - self.d * np.log(s), means, exact)
+        return statistics, float(np.mean(resampled))
+
+
+LOW = MovingGaussian(1, steps=10, shift=1.0, narrow=0.7, step_size=0.4, num_particles=20)
+HIGH = MovingGaussian(20, steps=8, shift=0.25, narrow=0.92, step_size=0.1, num_particles=100)
+
+
+def assert_exact(statistics):
+    assert statistics.pop("sd") < 0.5, "too noisy to have power"
+    for name, t in statistics.items():
+        assert t < 4, (name, statistics)
+
+
+@pytest.mark.parametrize(
+    ("below", "preconditioned"),
+    [
+        (0.0, False),
+        (0.95, True),
+        pytest.param(0.0, True, marks=pytest.mark.slow),
+        pytest.param(0.95, False, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("gaussian", [LOW, HIGH], ids=["d=1", "d=20"])
+def test_moving_gaussian(gaussian, below, preconditioned):
+    options = {"resample_below": below}
+    if preconditioned:
+        options["preconditioner"] = gaussian.scales**2
+    statistics, resampled = gaussian.run(**options)
+    assert (resampled > 0.5) == (below > 0)
+    assert_exact(statistics)
+
+
+def test_dense_preconditioner_and_multinomial_resampling():
+    matrix = np.diag(HIGH.scales**2) + 0.05
+    statistics, resampled = HIGH.run(
+        preconditioner=matrix, resample_below=0.95, resample=jalax.multinomial
+    )
+    assert resampled > 0.5
+    assert_exact(statistics)
+
+
+@pytest.mark.parametrize("resample", [jalax.stratified, jalax.residual])
+def test_other_resampling_schemes(resample):
+    statistics, _ = LOW.run(resample_below=0.95, resample=resample)
+    assert_exact(statistics)
+
+
+# --- JALA-EM on a fixed theta-path, grouped --------------------------------------------------
+
+THETA_PATH = np.linspace(0.0, 1.0, 9)
+Y = np.array([0.5, -1.0, 2.0])
+
+
+def group_log_joint(theta, x, y):
+    """x_i ~ N(theta, 1), y_i ~ N(x_i, 1), normalised: Z_i = N(y_i; theta, 2)."""
+    return -0.5 * (x - theta) ** 2 - 0.5 * (y - x) ** 2 - jnp.log(2 * jnp.pi)
+
+
+def follow_path():
+    """An "optimiser" that ignores the gradient and takes theta along THETA_PATH."""
+
+    def update(gradient, k, theta):
+        return jnp.asarray(THETA_PATH)[k + 1] - theta, k + 1
+
+    return optax.GradientTransformation(lambda theta: jnp.zeros((), jnp.int32), update)
+
+
+def run_grouped(below=0.95, num_particles=30, shift=0.0):
+    model = jalax.GroupedModel(group_log_joint, jnp.zeros(()), jnp.asarray(Y))
+    algorithm = canonical(
+        jalax.JALAEM(
+            step_size=0.25,
+            optimizer=follow_path(),
+            resample_below=below,
+            shift=jalax.Shift(shift),
+        )
+    )
+    log_z0 = -0.25 * (Y - THETA_PATH[0]) ** 2 - 0.5 * jnp.log(4 * jnp.pi)
+
+    def replicate(key):
+        key_start, key = jax.random.split(key)
+        xi = jax.random.normal(key_start, (3, num_particles))
+        x = (Y[:, None] + THETA_PATH[0]) / 2 + jnp.sqrt(0.5) * xi
+        state = algorithm.init(
+            key, model, jnp.asarray(THETA_PATH[0]), Cloud(x, jnp.zeros_like(x), log_z0)
+        )
+        keys = jax.random.split(key, len(THETA_PATH) - 1)
+        state, info = jax.lax.scan(lambda s, k: algorithm.step(k, model, s), state, keys)
+        w = weight_math.normalise(state.log_weights)
+        group = state.log_evidence_base + weight_math.log_mean_exp(state.log_weights)
+        means = {
+            "x": jnp.sum(w[0] * state.particles[0]),
+            "(x - m)^2": jnp.sum(w[0] * (state.particles[0] - (Y[0] + THETA_PATH[-1]) / 2) ** 2),
+        }
+        return info.log_evidence[-1], group, means
+
+    keys = jax.random.split(jax.random.key(5), REPLICATES)
+    total, group, means = jax.jit(jax.vmap(replicate))(keys)
+    end = THETA_PATH[-1]
+    exact = np.asarray(-0.25 * (Y - end) ** 2 - 0.5 * jnp.log(4 * jnp.pi))
+    moments = {"x": float((Y[0] + end) / 2), "(x - m)^2": 0.5}
+    statistics = t_statistics(total - exact.sum(), {}, {})
+    first_group = t_statistics(np.asarray(group)[:, 0] - exact[0], means, moments)
+    return statistics | {f"group 0: {name}": t for name, t in first_group.items() if name != "sd"}
+
+
+@pytest.mark.parametrize("below", [0.0, 0.95])
+def test_grouped_model_on_a_fixed_path(below):
+    assert_exact(run_grouped(below))
+
+
+def test_particles_that_move_along_with_theta():
+    """Of a Gaussian the shift depends on theta alone, so that it is fixed in advance, too."""
+    assert_exact(run_grouped(shift=1.0))
+
+
+# --- the same tests see every fault -----------------------------------------------------------
+
+
+def no_work(patch):
+    """The weights of importance sampling: the moves do not count."""
+    patch.setattr(langevin, "work", lambda grad_x, path, *rest: 0 * trees.dot(grad_x, path))
+
+
+def open_segment_dropped(patch):
+    patch.setattr(weight_math, "log_evidence", lambda base, log_weights: jnp.sum(base))
+
+
+def caches_not_gathered(patch):
+    real = trees.gather
+
+    def gather(tree, index):  # `cached` is the one tuple among what is gathered
+        return tree if isinstance(tree, tuple) else real(tree, index)
+
+    patch.setattr(resampling.trees, "gather", gather)
+
+
+def theta_k_for_theta_k_plus_1(patch):
+    """alpha_{k+1} taken at theta_k; the caches for the next move are right, as before."""
+    real_evaluate, real_step = jala_em.evaluate, jalax.JALAEM.step
+
+    def step(self, key, model, state):
+        def at_old_theta(model, theta, particles):
+            wrong = real_evaluate(model, state.theta, particles)
+            return wrong._replace(pull=real_evaluate(model, theta, particles).pull)
+
+        patch.setattr(jala_em, "evaluate", at_old_theta)
+        new, info = real_step(self, key, model, state)
+        right = real_evaluate(model, new.theta, new.particles)
+        point = new.memory.point._replace(log_joint=right.log_joint, grad_x=right.grad_x)
+        return new._replace(memory=new.memory._replace(point=point)), info
+
+    patch.setattr(jalax.JALAEM, "step", step)
+
+
+@pytest.mark.parametrize(
+    "fault", [no_work, open_segment_dropped, caches_not_gathered, theta_k_for_theta_k_plus_1]
+)
+def test_grouped_test_sees(fault, monkeypatch):
+    fault(monkeypatch)
+    statistics = run_grouped()
+    with pytest.raises(AssertionError):
+        assert_exact(statistics)
+
+
+@pytest.mark.parametrize("fault", [no_work, open_segment_dropped, caches_not_gathered])
+def test_moving_gaussian_test_sees(fault, monkeypatch):
+    fault(monkeypatch)
+    statistics, _ = LOW.run(resample_below=0.95)
+    with pytest.raises(AssertionError):
+        assert_exact(statistics)

@@ -1,0 +1,188 @@
+"""How programs are compiled: plainly for small models, ahead of time, and kept on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from blackjax.diagnostics import psis_weights
+from blackjax.smc import resampling
+
+import jalax
+from jalax._fit import loop
+from jalax._model.types import State
+from jalax._particles.pareto import pareto_k
+from jalax._runtime import compilation
+from jalax._runtime.compilation import AT_ONCE, IN_ONE_PASS, Program
+
+KEY = jax.random.key(0)
+
+FIT = """
+import collections, json, sys
+import jax, jax.monitoring, jax.numpy as jnp
+import jalax
+seen, lowered = collections.Counter(), set()
+jax.monitoring.register_event_listener(lambda name, **_: seen.update([name.rsplit("/")[-1]]))
+def listen(name, _, **more):
+    if name.endswith("jaxpr_to_mlir_module_duration"):
+        lowered.add(more["fun_name"])
+jax.monitoring.register_event_duration_secs_listener(listen)
+jalax.compilation_cache(sys.argv[1])
+MODEL
+result = jalax.fit(model, 0.0, key=jax.random.key(1), progress=jalax.Callback())
+programs = [name for name in lowered if name.startswith(("jit(chunk", "jit(_prepare"))]
+print(json.dumps([[float(result.theta), result.log_evidence], len(programs), seen["cache_misses"]]))
+"""
+
+OURS = "model = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))"
+
+# Reads a number when it is traced: a program with the old number would be a wrong one.
+THEIRS = """
+def log_joint(theta, x, y):
+    shift = float(open(sys.argv[1] + "/shift").read())
+    return -0.5 * jnp.sum((x - theta - shift) ** 2 + (y - x) ** 2)
+model = jalax.Model(log_joint, jnp.zeros(3), jnp.array([0.5, 1.5, 4.0]))
+"""
+
+
+def fit_in_a_process(folder, model=OURS):
+    """theta and evidence, how many of the two largest programs were traced, and cache misses."""
+    command = [sys.executable, "-c", FIT.replace("MODEL", model), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_next_process_traces_and_compiles_nothing(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    found, traced, misses = fit_in_a_process(folder)
+    assert traced == 2
+    assert misses > 5
+    again, traced, misses = fit_in_a_process(folder)
+    assert again == found
+    assert traced == 0
+    assert misses == 0
+
+
+def test_the_users_own_function_is_always_traced(tmp_path):
+    (tmp_path / "shift").write_text("0.0")
+    (theta, _), traced, misses = fit_in_a_process(tmp_path, THEIRS)
+    assert traced == 2
+    assert misses > 5
+    np.testing.assert_allclose(theta, 2.0, atol=0.05)
+    (tmp_path / "shift").write_text("5.0")
+    (theta, _), traced, _ = fit_in_a_process(tmp_path, THEIRS)
+    assert traced == 2
+    np.testing.assert_allclose(theta, -3.0, atol=0.05)
+    _, traced, misses = fit_in_a_process(tmp_path, THEIRS)
+    assert traced == 2
+    assert misses == 0  # JAX's own cache has them
+
+
+@pytest.mark.usefixtures("cache_is_off_afterwards")
+def test_the_default_folder_is_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert jalax.compilation_cache() == tmp_path / "jalax"
+    assert (tmp_path / "jalax").is_dir()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert jalax.compilation_cache() == tmp_path / ".cache" / "jalax"
+
+
+def logistic(rows):
+    X = np.random.default_rng(0).normal(size=(rows, 5))
+    return jalax.models.logistic_regression(X, (X[:, 0] > 0).astype(float))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere there is one version")
+def test_small_models_of_short_runs_are_compiled_plainly():
+    program = Program(lambda *args: None, small=AT_ONCE, large={})
+    auto, told = jalax.JALAEM(), jalax.JALAEM(step_size=0.1)
+    assert program.version((KEY, auto, logistic(200))) is program.small
+    assert program.version((KEY, logistic(200))) is program.small
+    assert program.version((KEY, auto, logistic(20_000))) is program.large
+    assert program.version((KEY, told, logistic(200))) is program.large
+    assert program.version((KEY, jalax.PGD(step_size=0.1), logistic(200))) is program.large
+
+
+def test_an_xla_without_these_options(monkeypatch):
+    program = Program(lambda *args: None, small=AT_ONCE, large={})
+    monkeypatch.setitem(AT_ONCE, "xla_no_such_option", True)
+    compilation._compiles_plainly.cache_clear()
+    try:
+        assert program.version((KEY, logistic(200))) is program.large
+    finally:
+        compilation._compiles_plainly.cache_clear()
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere there is one version")
+def test_float64_over_few_particles_adds_up_in_one_pass(x64):
+    told, single = jalax.JALAEM(step_size=0.1), jalax.JALAEM(step_size=jnp.float32(0.1))
+    few = State(0, 0.0, (), jnp.zeros((3, compilation.FEW)), jnp.zeros(3), ())
+    many = few._replace(log_weights=jnp.zeros((3, compilation.FEW + 1)))
+    assert loop.run_chunk.version((KEY, told, few)) is loop.run_chunk.double
+    assert loop.run_chunk.version((KEY, told, many)) is loop.run_chunk.large
+    assert loop.run_chunk.version((KEY, single, few)) is loop.run_chunk.large
+    assert loop.run_chunk.version((KEY, jalax.JALAEM(), few)) is loop.run_chunk.small
+
+
+def test_one_pass_is_one_and_exact_enough(x64):
+    numbers = np.random.default_rng(0).normal(size=1_000_000) + 1
+    sums = jax.jit(lambda x: jnp.sum(2 * x), compiler_options=IN_ONE_PASS).lower(numbers).compile()
+    assert "reduce-window" not in sums.as_text()  # what XLA makes of it otherwise
+    np.testing.assert_allclose(sums(numbers), 2 * math.fsum(numbers), rtol=1e-13)
+
+
+@pytest.mark.slow
+def test_both_versions_agree(monkeypatch):
+    model = logistic(60)
+    small = jalax.fit(model, key=KEY, num_steps=5, progress=jalax.Callback())
+    monkeypatch.setattr(compilation, "SMALL", 0)
+    large = jalax.fit(model, key=KEY, num_steps=5, progress=jalax.Callback())
+    np.testing.assert_allclose(small.theta, large.theta, rtol=1e-3)
+    np.testing.assert_allclose(small.log_evidence, large.log_evidence, atol=1e-2)
+
+
+def test_what_is_compiled_ahead_is_what_runs():
+    """One program of the loop and of its start, not a second one for their real arguments."""
+    model = logistic(61)
+    before = loop.run_chunk.cache_size()
+    compiled = []
+    listen = lambda name, _, **more: compiled.append((name, more.get("fun_name")))  # noqa: E731
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        jalax.fit(model, key=KEY, num_steps=5, progress=jalax.Callback())
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert loop.run_chunk.cache_size() == before + 1
+    name = "/jax/core/compile/backend_compile_duration"
+    assert compiled.count((name, "jit(chunk)")) == 1
+    assert compiled.count((name, "jit(_first)")) == 1
+
+
+@pytest.mark.parametrize("num", [10, 30, 200, 8000])
+def test_k_hat_is_blackjaxs(num):
+    log_weights = jax.random.t(jax.random.key(num), 3.0, (3, num))
+    expected = jax.vmap(lambda w: psis_weights(w)[1])(log_weights)
+    np.testing.assert_allclose(pareto_k(log_weights), expected, rtol=1e-3)
+
+
+def test_k_hat_of_equal_and_of_dead_weights():
+    assert pareto_k(jnp.zeros((1, 100))) == 0.0
+    half = jnp.where(jnp.arange(100) < 50, 0.0, -jnp.inf)
+    assert np.isfinite(pareto_k(half[None])).all()
+
+
+@pytest.mark.parametrize("name", ["systematic", "stratified"])
+def test_ancestors_are_blackjaxs(name):
+    weights = jax.nn.softmax(jax.random.normal(KEY, (70,)))
+    for seed in range(5):
+        key = jax.random.key(seed)
+        ours = getattr(jalax, name)(key, weights, 50)
+        assert (ours == getattr(resampling, name)(key, weights, 50)).all()

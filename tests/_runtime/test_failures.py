@@ -1,0 +1,204 @@
+"""What the machine does to a fit: signals, and too little memory. Nothing is lost in silence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jalax
+from jalax._evidence import uncertainty
+from jalax._runtime.failures import naming_knobs
+
+KEY = jax.random.key(0)
+MODEL = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))
+PARTICLES = np.random.default_rng(0).normal(size=(20, 3))
+
+
+def fit(callbacks=(), **options):
+    plain = {"algorithm": jalax.JALAEM(step_size=0.05), "start": jalax.Given(PARTICLES)}
+    return jalax.fit(MODEL, 0.0, key=KEY, callbacks=callbacks, **{**plain, **options})
+
+
+class At(jalax.Callback):
+    """Does something once, when a step is reached."""
+
+    def __init__(self, step, action):
+        self.step, self.action = step, action
+
+    def after_chunk(self, run):
+        if run.step == self.step:
+            self.action()
+
+
+# --- SIGTERM -------------------------------------------------------------------------------------
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_returns_what_there_is():
+    whole = fit(num_steps=40, chunk_size=10)
+    result = fit([At(20, terminate)], num_steps=40, chunk_size=10)
+    assert result.status == "interrupted"
+    assert result.message == "interrupted by SIGTERM after step 20"
+    assert len(result.history["step"]) == 20
+    np.testing.assert_array_equal(result.history["theta"], whole.history["theta"][:20])
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # as it was
+
+
+def test_sigterm_during_the_last_scoring_steps(monkeypatch):
+    def killed(*arguments, **options):
+        terminate()
+        raise AssertionError("the signal came too late")
+
+    monkeypatch.setattr(uncertainty, "finish", killed)
+    result = jalax.fit(MODEL, 0.0, key=KEY)
+    assert result.status == "interrupted"
+    assert "interrupted before the last scoring step" in result.message
+
+
+def test_sigterm_stops_many_fits():
+    results = jalax.fit_many(
+        MODEL,
+        0.0,
+        key=KEY,
+        num_fits=2,
+        num_steps=40,
+        chunk_size=10,
+        algorithm=jalax.JALAEM(step_size=0.05),
+        start=jalax.Given(PARTICLES),
+        callbacks=[At(20, terminate)],
+    )
+    assert [str(status) for status in results.status] == ["interrupted"] * 2
+
+
+def test_a_handler_of_the_users_own_stays():
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
+    try:
+        result = fit([At(20, terminate)], num_steps=40, chunk_size=10)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [1]
+    assert result.status == "max_steps"
+
+
+def test_a_fit_in_a_thread_leaves_the_signals_alone():
+    """Python lets only the main thread set handlers."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(fit(num_steps=3)))
+    thread.start()
+    thread.join()
+    assert found[0].status == "max_steps"
+
+
+SCRIPT = """
+import sys, time, jax, jax.numpy as jnp, jalax
+model = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))
+
+class Slow(jalax.Callback):
+    def after_chunk(self, run):
+        print("step", run.step, flush=True)
+        time.sleep(0.01)
+
+result = jalax.fit(
+    model, 0.0, key=jax.random.key(0), algorithm=jalax.JALAEM(step_size=0.05),
+    start=jalax.Given(jnp.ones((20, 3))), num_steps=10**6, chunk_size=10, callbacks=[Slow()],
+)
+result.save(sys.argv[1])
+"""
+
+
+def test_a_terminated_script_can_save_its_result(tmp_path):
+    path = tmp_path / "result.npz"
+    child = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    for _ in range(5):
+        child.stdout.readline()
+    child.terminate()
+    child.communicate(timeout=60)
+    assert child.returncode == 0
+    result = jalax.load(path)
+    assert result.status == "interrupted"
+    assert "SIGTERM" in result.message
+    assert result.num_steps >= 50
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def sum_of_squares(theta, x, data):
+    return -0.5 * jnp.sum((x - theta) ** 2) - 0.5 * jnp.sum((data - x) ** 2)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_out_of_memory_names_the_knobs(grouped):
+    """Four terabytes, which the device refuses for real."""
+    if grouped:
+        data = jnp.zeros((1000, 1000))
+        model = jalax.GroupedModel(sum_of_squares, jnp.zeros(1000), data)
+        words = "group_batch="
+    else:
+        model = jalax.Model(sum_of_squares, jnp.zeros(1_000_000), jnp.zeros(1_000_000))
+        words = "particle_batch="
+    shape = model.latent.shape
+    prior = jalax.FromSampler(lambda key, theta, data: jax.random.normal(key, shape))
+    with pytest.raises(MemoryError, match=r"no memory left.*num_particles.*mesh=") as caught:
+        jalax.fit(
+            model,
+            0.0,
+            key=KEY,
+            algorithm=jalax.JALAEM(step_size=0.01),
+            start=prior,
+            num_particles=1_000_000,
+            num_steps=3,
+        )
+    assert words in str(caught.value)
+    assert isinstance(caught.value.__cause__, jax.errors.JaxRuntimeError)
+
+
+def exhausted():
+    raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")
+
+
+def exhausted_host():
+    raise MemoryError("Unable to allocate 8 bytes")
+
+
+@pytest.mark.parametrize("exhausted", [exhausted, exhausted_host])
+def test_out_of_memory_on_the_way_keeps_what_there_is(exhausted):
+    with pytest.warns(UserWarning, match="no memory left after step 20"):
+        result = fit([At(20, exhausted)], num_steps=40, chunk_size=10)
+    assert result.status == "stopped"
+    assert "particle_batch=" in result.message
+    assert len(result.history["step"]) == 20
+
+
+def test_out_of_memory_in_the_scoring_steps_keeps_the_fit(monkeypatch):
+    def finish(*arguments, **options):
+        with naming_knobs(MODEL):
+            exhausted()
+
+    monkeypatch.setattr(uncertainty, "finish", finish)
+    with pytest.warns(UserWarning, match="no scoring step"):
+        result = jalax.fit(MODEL, 0.0, key=KEY)
+    assert result.status == "max_steps"
+    assert abs(float(result.theta) - 2.0) < 0.2  # the tail average: the exact answer is 2
+
+
+def test_other_errors_of_the_runtime_are_no_memory_errors():
+    def broken():
+        raise jax.errors.JaxRuntimeError("INTERNAL: a bug")
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
+        fit([At(20, broken)], num_steps=40, chunk_size=10)
