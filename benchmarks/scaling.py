@@ -27,6 +27,7 @@ from jax import lax
 from shares import subjects
 
 import jalax
+from jalax._model import sharding
 from jalax._fit import fit, loop
 from jalax._model import checks
 from jalax._runtime import layouts, processes
@@ -53,7 +54,7 @@ def prepared(axis: str, shares: int, mesh: Any) -> tuple[Any, tuple]:
     model = checks.prepare_model(model)
     theta = checks.prepare_theta(0.0 if axis != "groups" else None, model)
     if mesh is not None:
-        model = layouts.lay_out(model, layouts.as_layout(mesh))
+        model = sharding.lay_out(model, layouts.as_layout(mesh))
     adam = jalax.Optax(optax.adam, learning_rate=1e-3)
     algorithm = canonical(jalax.JALAEM(step_size=1e-5, optimizer=adam, resample_below=0.0))
     lead = (model.num_groups, num)

@@ -10,7 +10,6 @@ from jalax._algorithms.sfla import SFLA as SFLA
 from jalax._algorithms.soul import SOUL as SOUL
 from jalax._algorithms.step_size import PilotStep as PilotStep
 from jalax._algorithms.step_size import PowerIteration as PowerIteration
-from jalax._algorithms.step_size import auto_step_size as auto_step_size
 from jalax._algorithms.theta_step import Averaging as Averaging
 from jalax._algorithms.theta_step import Limiter as Limiter
 from jalax._algorithms.theta_step import ObservedInformation as ObservedInformation
@@ -21,6 +20,7 @@ from jalax._evidence.log_evidence import Evidence as Evidence
 from jalax._evidence.log_evidence import log_evidence as log_evidence
 from jalax._evidence.uncertainty import Uncertainty as Uncertainty
 from jalax._fit.agreement import LostProcess as LostProcess
+from jalax._fit.auto_step_size import auto_step_size as auto_step_size
 from jalax._fit.callbacks import Callback as Callback
 from jalax._fit.callbacks import Stop as Stop
 from jalax._fit.callbacks import progress_bar as progress_bar
@@ -34,7 +34,7 @@ from jalax._fit.fit_many import FitResults as FitResults
 from jalax._fit.fit_many import fit_many as fit_many
 from jalax._fit.result import EvidenceCheck as EvidenceCheck
 from jalax._fit.result import FitResult as FitResult
-from jalax._fit.saving import load as load
+from jalax._fit.result import load as load
 from jalax._fit.transport import Transport as Transport
 from jalax._fit.transport import transport as transport
 from jalax._fit.tune import Tuning as Tuning

@@ -20,7 +20,7 @@ from jalax._fit import loop
 from jalax._model.types import State
 from jalax._particles.pareto import pareto_k
 from jalax._runtime import compilation
-from jalax._runtime.compilation import AT_ONCE, IN_ONE_PASS, Program
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_2_ONE_PASS_SUMS, Program
 
 KEY = jax.random.key(0)
 
@@ -102,7 +102,7 @@ def logistic(rows):
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere there is one version")
 def test_small_models_of_short_runs_are_compiled_plainly():
-    program = Program(lambda *args: None, small=AT_ONCE, large={})
+    program = Program(lambda *args: None, small=LEVEL_0_OLD_EMITTERS, large={})
     auto, told = jalax.JALAEM(), jalax.JALAEM(step_size=0.1)
     assert program.version((KEY, auto, logistic(200))) is program.small
     assert program.version((KEY, logistic(200))) is program.small
@@ -112,13 +112,13 @@ def test_small_models_of_short_runs_are_compiled_plainly():
 
 
 def test_an_xla_without_these_options(monkeypatch):
-    program = Program(lambda *args: None, small=AT_ONCE, large={})
-    monkeypatch.setitem(AT_ONCE, "xla_no_such_option", True)
-    compilation._compiles_plainly.cache_clear()
+    program = Program(lambda *args: None, small=LEVEL_0_OLD_EMITTERS, large={})
+    monkeypatch.setitem(LEVEL_0_OLD_EMITTERS, "xla_no_such_option", True)
+    compilation._knows_options.cache_clear()
     try:
         assert program.version((KEY, logistic(200))) is program.large
     finally:
-        compilation._compiles_plainly.cache_clear()
+        compilation._knows_options.cache_clear()
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere there is one version")
@@ -134,7 +134,11 @@ def test_float64_over_few_particles_adds_up_in_one_pass(x64):
 
 def test_one_pass_is_one_and_exact_enough(x64):
     numbers = np.random.default_rng(0).normal(size=1_000_000) + 1
-    sums = jax.jit(lambda x: jnp.sum(2 * x), compiler_options=IN_ONE_PASS).lower(numbers).compile()
+    sums = (
+        jax.jit(lambda x: jnp.sum(2 * x), compiler_options=LEVEL_2_ONE_PASS_SUMS)
+        .lower(numbers)
+        .compile()
+    )
     assert "reduce-window" not in sums.as_text()  # what XLA makes of it otherwise
     np.testing.assert_allclose(sums(numbers), 2 * math.fsum(numbers), rtol=1e-13)
 

@@ -186,7 +186,7 @@ def test_out_of_memory_on_the_way_keeps_what_there_is(exhausted):
 
 def test_out_of_memory_in_the_scoring_steps_keeps_the_fit(monkeypatch):
     def finish(*arguments, **options):
-        with naming_knobs(MODEL):
+        with naming_knobs(grouped=False):
             exhausted()
 
     monkeypatch.setattr(uncertainty, "finish", finish)

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jalax
 from jalax._fit import fit, loop
-from jalax._model import checks
+from jalax._model import checks, sharding
 from jalax._model.types import Cloud
 from jalax._particles import exchange, trees
 from jalax._runtime import layouts
@@ -278,7 +278,7 @@ def step_traffic(model: jalax.Model, algorithm, where, num: int) -> list[Collect
     """What one step of the compiled loop sends."""
     model = checks.prepare_model(model)
     theta = checks.prepare_theta(None, model)
-    model = layouts.lay_out(model, layouts.as_layout(where))
+    model = sharding.lay_out(model, layouts.as_layout(where))
     algorithm = fit.filled(canonical(algorithm), theta)
     shape = (model.num_groups, num)
     x = jax.tree.map(lambda leaf: jnp.ones((*shape, *leaf.shape)), model.latent)

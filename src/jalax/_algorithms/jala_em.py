@@ -25,7 +25,7 @@ from jalax._algorithms.theta_step import (
     Yardstick,
 )
 from jalax._algorithms.weight_rules import ClippedWeights, ExactWeights, TemperedWeights
-from jalax._model import checks, information
+from jalax._model import information
 from jalax._model.evaluation import Point, count_dead, evaluate, pull, repair, weigh
 from jalax._model.model import Model
 from jalax._model.types import Cloud, State
@@ -35,6 +35,7 @@ from jalax._particles.langevin import Dense, InverseHessian, Preconditioner
 from jalax._particles.resampling import Weighted, check_scheme, is_low, resample_low, systematic
 from jalax._particles.trees import Tree
 from jalax._reference import curvature
+from jalax._runtime import arguments
 from jalax._runtime.options import Optax, check_optimizer, descend, require_positive, value_at
 
 
@@ -188,12 +189,12 @@ class JALAEM:
             require_positive("JALAEM.step_size", self.step_size)
         elif hasattr(self.step_size, "check"):
             self.step_size.check()
-        below = checks.check_fraction(
+        below = arguments.check_fraction(
             "JALAEM.resample_below", self.resample_below, "a fraction of the particles,", ends=True
         )
         check_scheme("JALAEM.resample", self.resample)
         if self.project is not None:
-            checks.check_callable("JALAEM.project", self.project, "of theta")
+            arguments.check_callable("JALAEM.project", self.project, "of theta")
         check_optimizer(self.optimizer)
         if isinstance(self.optimizer, ObservedInformation):
             self.optimizer.check()
@@ -210,10 +211,10 @@ class JALAEM:
             if not isinstance(value, kind):
                 raise TypeError(f"JALAEM.{name} must be a jalax.{kind.__name__}, got {value!r}.")
             if isinstance(value, Shift):
-                checks.check_number("Shift.fraction", value.fraction)
+                arguments.check_number("Shift.fraction", value.fraction)
             else:
                 value.check()
-        langevin.check_preconditioner(model, self.preconditioner)
+        langevin.check_preconditioner(model.latent, model.num_groups, self.preconditioner)
         if self.minibatch is not None:
             minibatches.check(self.minibatch, model)
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jalax._model import checks
 from jalax._model.evaluation import Point, evaluate, log_joint_of_vectors, over_groups
 from jalax._model.model import Model
 from jalax._particles import langevin, trees, weight_math
-from jalax._particles.langevin import InverseHessian, Preconditioner
+from jalax._particles.langevin import Preconditioner
 from jalax._particles.trees import Tree
 from jalax._reference import curvature
-from jalax._runtime.compilation import jit
-from jalax._starts.importance import Laplace
+from jalax._runtime import arguments
 
 
 @jax.tree_util.register_dataclass
@@ -33,7 +30,7 @@ class PilotStep:
     cess: float = dataclasses.field(default=0.95, metadata={"static": True})
 
     def check(self) -> None:
-        checks.check_fraction("PilotStep.cess", self.cess)
+        arguments.check_fraction("PilotStep.cess", self.cess)
 
     def tune(
         self,
@@ -83,8 +80,8 @@ class PowerIteration:
     num_iterations: int = dataclasses.field(default=100, metadata={"static": True})
 
     def check(self) -> None:
-        checks.check_positive("PowerIteration.fraction", self.fraction)
-        checks.check_count("PowerIteration.num_iterations", self.num_iterations)
+        arguments.check_positive("PowerIteration.fraction", self.fraction)
+        arguments.check_count("PowerIteration.num_iterations", self.num_iterations)
 
     def tune(
         self, key, model: Model, theta: Tree, particles, log_weights, point, preconditioner
@@ -108,55 +105,3 @@ class PowerIteration:
         v = jax.random.normal(key, at.shape, at.dtype)
         v = lax.fori_loop(0, self.num_iterations, iterate, iterate(0, v))
         return jnp.asarray(self.fraction / jnp.max(jnp.linalg.norm(multiply(v), axis=1)), at.dtype)
-
-
-def auto_step_size(
-    model: Model,
-    theta: Tree = None,
-    *,
-    key: jax.Array | None = None,
-    rule: Any = None,
-    preconditioner: Tree | InverseHessian = None,
-    num_particles: int = 500,
-) -> float:
-    """The step size a rule chooses for Langevin moves of the posterior at theta.
-
-    Args:
-        model: a `jalax.Model` or `jalax.GroupedModel`.
-        theta: where; by default the model's own.
-        key: `jax.random.key(seed)`.
-        rule: `jalax.PilotStep()` (the default) or `jalax.PowerIteration()`, the paper's bound.
-        preconditioner: of the moves the step size is for, as in `jalax.JALAEM`; None: identity.
-        num_particles: size of the pilot cloud.
-
-    >>> import jax, jalax
-    >>> model = jalax.models.hierarchical_normal(jax.numpy.array([0.5, 1.5, 4.0]))
-    >>> h = jalax.auto_step_size(model, 2.0, key=jax.random.key(0), rule=jalax.PowerIteration())
-    >>> round(h, 3)  # the Hessian is twice the identity
-    0.495
-    """
-    checks.check_key(key)
-    assert key is not None
-    model = checks.prepare_model(model)
-    theta = checks.prepare_theta(theta, model)
-    checks.check_log_joint(model, theta)
-    rule = PilotStep() if rule is None else rule
-    if isinstance(rule, type) or not hasattr(rule, "tune"):
-        raise TypeError(f"rule must be jalax.PilotStep() or jalax.PowerIteration(), got {rule!r}.")
-    if hasattr(rule, "check"):
-        rule.check()
-    num_particles = checks.check_count("num_particles", num_particles, 2)
-    langevin.check_preconditioner(model, preconditioner)
-
-    @jit()
-    def choose(key, model, theta, preconditioner):
-        key_start, key_pilot = jax.random.split(key)
-        cloud = Laplace()(key_start, model, theta, num_particles)
-        visit = evaluate(model, theta, cloud.particles)
-        point = Point(visit.log_joint, visit.grad_x, None)
-        at = curvature.centre(cloud.particles, cloud.log_weights)
-        metric = curvature.as_metric(model, theta, preconditioner, at)
-        weights = jnp.where(visit.alive, cloud.log_weights, -jnp.inf)
-        return rule.tune(key_pilot, model, theta, cloud.particles, weights, point, metric)
-
-    return float(choose(key, model, theta, preconditioner))

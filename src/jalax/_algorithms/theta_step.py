@@ -12,12 +12,13 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from jalax._model import checks, evaluation, information
+from jalax._model import evaluation, information
 from jalax._model.evaluation import Point
 from jalax._model.information import Metric, Moments
 from jalax._model.model import Model
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
+from jalax._runtime import arguments
 
 MOVING, AVERAGING, DONE = 0, 1, 2
 PHASES = ("moving", "averaging", "done")
@@ -39,7 +40,7 @@ class ObservedInformation:
     clip: float = dataclasses.field(default=0.005, metadata={"static": True})
 
     def check(self) -> None:
-        checks.check_fraction("ObservedInformation.clip", self.clip, ends=True)
+        arguments.check_fraction("ObservedInformation.clip", self.clip, ends=True)
 
     def init(self, theta: Tree) -> Moments:
         """Running averages of what the clouds said so far."""
@@ -142,7 +143,7 @@ class Limiter:
     cess: float = dataclasses.field(default=0.9, metadata={"static": True})
 
     def check(self) -> None:
-        checks.check_fraction("Limiter.cess", self.cess, ends=True)
+        arguments.check_fraction("Limiter.cess", self.cess, ends=True)
 
     def scale(
         self,
@@ -226,10 +227,10 @@ class Averaging:
 
     def check(self) -> None:
         at_least_zero = "a number of standard errors, 0 or more"
-        checks.check_number(
+        arguments.check_number(
             "Averaging.tolerance", self.tolerance, at_least_zero, lambda number: number >= 0
         )
-        checks.check_count("Averaging.min_steps", self.min_steps, 0)
+        arguments.check_count("Averaging.min_steps", self.min_steps, 0)
 
     def init(self, theta: Tree) -> Phase:
         flat, _ = ravel_pytree(theta)

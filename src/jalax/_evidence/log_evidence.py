@@ -25,7 +25,7 @@ from jalax._evidence.rounds import (
     prepare,
     refit,
 )
-from jalax._model import checks
+from jalax._model import checks, sharding
 from jalax._model.information import Moments
 from jalax._model.model import Model
 from jalax._particles.trees import Tree
@@ -37,7 +37,7 @@ from jalax._reference.references import (
     check_reference,
 )
 from jalax._reference.tempering import MALA, check_moves
-from jalax._runtime import layouts
+from jalax._runtime import arguments, layouts
 from jalax._runtime.compilation import fold_in, split
 from jalax._runtime.failures import naming_knobs
 from jalax._runtime.layouts import Layout
@@ -89,7 +89,7 @@ class Evidence:
         """A confidence interval, with the t quantile of the error's degrees of freedom."""
         from scipy.special import ndtri, stdtrit  # scipy comes with jax
 
-        tail = 0.5 + checks.check_fraction("level", level) / 2
+        tail = 0.5 + arguments.check_fraction("level", level) / 2
         finite = np.isfinite(self.degrees_of_freedom)
         q = float(stdtrit(self.degrees_of_freedom, tail) if finite else ndtri(tail))
         return self.value - q * self.error, self.value + q * self.error
@@ -151,28 +151,28 @@ def log_evidence(
     >>> bool(abs(evidence.value - model.exact_log_evidence(2.0)) < 4 * evidence.error + 1e-4)
     True
     """
-    checks.check_key(key)
+    arguments.check_key(key)
     assert key is not None
     model = checks.prepare_model(model)
-    layout = layouts.layout_for(model, mesh)
-    model, theta, key = layouts.automatic((model, theta, key))
-    model = layouts.lay_out(model, layout)
-    with layouts.as_ours(layout):
+    layout = sharding.layout_for(model, mesh)
+    model, theta, key = layouts.with_auto_axes((model, theta, key))
+    model = sharding.lay_out(model, layout)
+    with layouts.use_mesh(layout):
         theta = checks.prepare_theta(theta, model, least=0)  # nothing is fitted
         checks.check_log_joint(model, theta)
     if num_particles is not None:
-        num_particles = checks.check_count("num_particles", num_particles, 25)
+        num_particles = arguments.check_count("num_particles", num_particles, 25)
         layouts.check_particles(model.layout, num_particles)
-    num_replicates = checks.check_count("num_replicates", num_replicates, 2)
+    num_replicates = arguments.check_count("num_replicates", num_replicates, 2)
     if error is not None:
         expected = "a positive number, the standard error asked for"
-        error = checks.check_number("error", error, expected, lambda number: number > 0)
+        error = arguments.check_number("error", error, expected, lambda number: number > 0)
     if max_particles is not None:
-        max_particles = checks.check_count("max_particles", max_particles)
+        max_particles = arguments.check_count("max_particles", max_particles)
     if moves is not None:
         check_moves("moves", moves)
     reference = AtMode() if reference is None else reference
-    with layouts.as_ours(layout):
+    with layouts.use_mesh(layout):
         check_reference(reference, model, theta)
     budget = Budget(num_particles, num_replicates, max_particles, error)
     evidence, _ = estimate(key, model, theta, budget, reference, moves)
@@ -196,7 +196,7 @@ def estimate(
     key, model: Model, theta: Tree, budget: Budget, reference: Any = None, moves: Any = None
 ) -> tuple[Evidence, Moments | None]:
     """The evidence and, where a `fraction` is asked for, score and information at theta."""
-    with layouts.as_ours(model.layout), naming_knobs(model):
+    with layouts.use_mesh(model.layout), naming_knobs(model.grouped):
         return _estimate(key, model, theta, budget, reference, moves)
 
 

@@ -17,28 +17,14 @@ from jax import lax
 from jalax._algorithms.theta_step import Limiter
 from jalax._algorithms.weight_rules import ExactWeights
 from jalax._evidence.log_evidence import Evidence
+from jalax._evidence.record import Origin
 from jalax._evidence.rounds import average_in_z
-from jalax._model import checks
 from jalax._model.model import Model
-from jalax._model.types import Algorithm, Start
 from jalax._particles import weight_math
 from jalax._particles.trees import Tree
+from jalax._runtime import arguments
 from jalax._runtime.compilation import jit
 from jalax._runtime.processes import to_host
-
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """What a fit was made of; not saved to files."""
-
-    model: Model
-    algorithm: Algorithm
-    key: jax.Array
-    start: Start | None  # None: the fit went on from a state
-    theta_0: Tree
-    theta_path: Tree  # theta_1, ..., theta_K as the optimiser sees them; None: not all were kept
-    step_size: Any = None  # chosen by a rule
-    fit_key: jax.Array | None = None  # the user's own; None: one of many fits
 
 
 @jax.tree_util.register_dataclass
@@ -59,9 +45,9 @@ class FollowPath:
 
 def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) -> Evidence:
     """The evidence at the end of the recorded path, from fresh replicates of the whole fit."""
-    checks.check_key(key)
-    checks.check_count("num_particles", num_particles, 2)
-    checks.check_count("num_replicates", num_replicates, 2)
+    arguments.check_key(key)
+    arguments.check_count("num_particles", num_particles, 2)
+    arguments.check_count("num_replicates", num_replicates, 2)
     if origin is None:
         raise ValueError("replay needs the fit itself, and this result was read from a file.")
     if origin.theta_path is None:

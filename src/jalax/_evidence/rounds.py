@@ -15,7 +15,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array
 
-from jalax._model import batching, evaluation, information
+from jalax._model import batching, evaluation, information, sharding
 from jalax._model.information import FLAT, Moments
 from jalax._model.model import Model
 from jalax._model.types import Cloud
@@ -24,12 +24,11 @@ from jalax._particles.trees import Tree
 from jalax._reference import curvature, tempering
 from jalax._reference.references import AtMode, Prepared, fitted_to, normalisation
 from jalax._reference.tempering import pooled_k
-from jalax._runtime import layouts
 from jalax._runtime.compilation import (
-    AT_ONCE,
-    BRISKLY,
-    PLAINLY,
-    QUICKLY,
+    LEVEL_0_OLD_EMITTERS,
+    LEVEL_1,
+    LEVEL_2,
+    LEVEL_2_OLD_EMITTERS,
     Jit,
     Program,
     fold_in,
@@ -273,7 +272,7 @@ def _prepare(key, reference, model: Model, theta: Tree) -> Prepared:
     return reference.prepare(key, model, theta)
 
 
-prepare = Program(_prepare, small=AT_ONCE, large=QUICKLY)
+prepare = Program(_prepare, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1)
 
 
 @jax.tree_util.register_dataclass
@@ -298,12 +297,12 @@ def _weighted_draws(
     sums = _Sums(logsumexp(log_w, axis=1), logsumexp(2 * log_w, axis=1), pooled_k(log_w), ess)
     batches = 8 if draws % 8 == 0 else 1
     found = information.moments(model, theta, particles, log_w, batches) if scores else None
-    sums, found = layouts.everywhere(model, (sums, found))
+    sums, found = sharding.replicate(model, (sums, found))
     return sums, found, (particles, log_w)
 
 
 _importance = Program(
-    _weighted_draws, small=PLAINLY, large=BRISKLY, static_argnames=("draws", "scores")
+    _weighted_draws, small=LEVEL_2_OLD_EMITTERS, large=LEVEL_2, static_argnames=("draws", "scores")
 )
 
 
@@ -361,7 +360,7 @@ def _low_noise(key, model: Model, theta: Tree, prepared: Any, draws: int) -> Mom
     root, mode = prepared.mode.root, prepared.mode.x
     expansion = curvature.expansion(model, theta, mode, jnp.einsum("gij,gkj->gik", root, root))
     found = information.moments(model, theta, particles, log_w, 1, expansion, visit.grad_x)
-    return layouts.everywhere(model, found)
+    return sharding.replicate(model, found)
 
 
 @jit()
@@ -382,7 +381,7 @@ def _moments_of_legs(model: Model, theta: Tree, legs: tempering.Leg) -> Moments:
     log_weights = pooled.reshape(pooled.shape[0], -1)
     whole = information.moments(model, theta, particles, log_weights, count)
     whole = whole._replace(score=jnp.sum(score, axis=0), noise=noise)
-    return layouts.everywhere(model, whole)
+    return sharding.replicate(model, whole)
 
 
 def start_cloud(key, model: Model, theta: Tree, num_particles: int, scores: bool) -> Cloud:
@@ -416,4 +415,6 @@ def _thinned(key, particles: Tree, log_weights, k_hat, num_particles: int) -> Cl
     return thinned(key, importance_cloud(particles, log_weights, k_hat), num_particles)
 
 
-_thin = Program(_thinned, small=AT_ONCE, large=QUICKLY, static_argnames="num_particles")
+_thin = Program(
+    _thinned, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1, static_argnames="num_particles"
+)

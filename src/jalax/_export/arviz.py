@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
-from jalax._export.fit_summary import FRAME_COLUMNS, known_evidence, theta_numbers
+from jalax._evidence.record import FitRecord
+from jalax._export.fit_summary import FRAME_COLUMNS, theta_numbers
 from jalax._export.latents import group_labels, leaf_names
 from jalax._export.versions import version_of
-from jalax._model import checks, evaluation
+from jalax._model import evaluation
 from jalax._particles.resampling import draw_ancestors, systematic
+from jalax._runtime import arguments
 from jalax._runtime.compilation import Jit
-
-if TYPE_CHECKING:
-    from jalax._fit.result import FitResult
 
 RESERVED = ("chain", "draw", "group", "particle", "step", "parameter", "log_weight")
 
@@ -24,7 +23,7 @@ Variables = dict[str, tuple[tuple[str, ...], np.ndarray]]
 
 
 def to_arviz(
-    result: FitResult,
+    result: FitRecord,
     key: Any = None,
     num_samples: int | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
@@ -39,7 +38,7 @@ def to_arviz(
     if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
         raise ValueError(f"num_samples is a positive number of draws, got {num_samples!r}.")
     if key is not None:
-        checks.check_key(key)
+        arguments.check_key(key)
     named = _Named(result, dims or {}, coords or {})
     index = _ancestors(result, key, num_samples)
     groups: dict[str, Any] = {
@@ -59,7 +58,7 @@ def to_arviz(
 class _Named:
     """Names of axes and their labels, as the user gave them or by default."""
 
-    def __init__(self, result: FitResult, dims: Mapping, coords: Mapping):
+    def __init__(self, result: FitRecord, dims: Mapping, coords: Mapping):
         self.dims, self.grouped = dims, result.log_weights.ndim == 2
         self.coords = {name: np.asarray(labels) for name, labels in coords.items()}
         labels = group_labels(result)
@@ -136,7 +135,7 @@ def _arrays(tree: Any, alone: str = "x") -> dict[str, np.ndarray]:
     return out
 
 
-def _ancestors(result: FitResult, key: Any, num: int) -> np.ndarray:
+def _ancestors(result: FitRecord, key: Any, num: int) -> np.ndarray:
     """Which particle each draw is, (num,) or (G, num), in random order.
 
     Systematic resampling leaves them sorted, which ArviZ would take for a chain that hardly moves.
@@ -163,7 +162,7 @@ def _draws(leaf: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.swapaxes(leaf[np.arange(len(index))[:, None], index], 0, 1)[None]
 
 
-def _posterior(result: FitResult, index: np.ndarray, named: _Named) -> Variables:
+def _posterior(result: FitRecord, index: np.ndarray, named: _Named) -> Variables:
     out: Variables = {}
     for name, leaf in _arrays(result.particles).items():
         draws = _draws(leaf, index)
@@ -171,7 +170,7 @@ def _posterior(result: FitResult, index: np.ndarray, named: _Named) -> Variables
     return out
 
 
-def _weighted(result: FitResult, named: _Named) -> Variables:
+def _weighted(result: FitRecord, named: _Named) -> Variables:
     """The particles as they are; of groups (particle, group, ...), like the draws."""
     out: Variables = {}
     grouped = named.grouped
@@ -183,7 +182,7 @@ def _weighted(result: FitResult, named: _Named) -> Variables:
     return out
 
 
-def _sample_stats(result: FitResult, index: np.ndarray) -> Variables:
+def _sample_stats(result: FitRecord, index: np.ndarray) -> Variables:
     axes = ("chain", "draw", "group")
     out: Variables = {"particle": (axes[: index.ndim + 1], index.T[None])}
     if result.origin is None:
@@ -198,7 +197,7 @@ def _sample_stats(result: FitResult, index: np.ndarray) -> Variables:
 _log_joint = Jit(evaluation.log_joint)
 
 
-def _path(result: FitResult) -> Variables:
+def _path(result: FitRecord) -> Variables:
     """The history, one row a step, and theta with its errors."""
     numbers = theta_numbers(result)
     out: Variables = {name: (("parameter",), numbers[:, i]) for i, name in enumerate(FRAME_COLUMNS)}
@@ -213,21 +212,21 @@ def _path(result: FitResult) -> Variables:
     return out
 
 
-def _facts(result: FitResult) -> dict[str, Any]:
+def _facts(result: FitRecord) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "algorithm": result.algorithm,
         "status": str(result.status),
         "message": result.message,
         "sampling_time": result.seconds,
     }
-    evidence = known_evidence(result)
+    evidence = result.known_evidence
     if evidence is not None:
         facts |= {"log_evidence": evidence.value, "log_evidence_error": evidence.error}
         facts["log_evidence_warnings"] = "; ".join(evidence.messages)
     return facts
 
 
-def _data(result: FitResult, named: _Named) -> tuple[Variables, Variables]:
+def _data(result: FitRecord, named: _Named) -> tuple[Variables, Variables]:
     """(observed, constant): a model that knows what was observed says so, else all is constant."""
     if result.origin is None:
         return {}, {}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from jalax._export.fit_summary import known_evidence, known_uncertainty
+from jalax._evidence.record import FitRecord
 from jalax._model.types import Status
-
-if TYPE_CHECKING:
-    from jalax._fit.result import FitResult
 
 MEANING = {
     Status.CONVERGED: "theta is known to a fraction of its standard error",
@@ -31,7 +28,7 @@ class Check(NamedTuple):
     text: str
 
 
-def checks(result: FitResult) -> list[Check]:
+def checks(result: FitRecord) -> list[Check]:
     good = (Status.CONVERGED,)
     neutral = (Status.MAX_STEPS, Status.STOPPED)
     passed = None if result.status in neutral else result.status in good
@@ -49,8 +46,8 @@ def _sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def _uncertainty(result: FitResult) -> list[Check]:
-    known = known_uncertainty(result)
+def _uncertainty(result: FitRecord) -> list[Check]:
+    known = result.known_uncertainty
     if known is None:
         return [
             Check(
@@ -74,8 +71,8 @@ def _uncertainty(result: FitResult) -> list[Check]:
     return out
 
 
-def _evidence(result: FitResult) -> list[Check]:
-    evidence = known_evidence(result)
+def _evidence(result: FitRecord) -> list[Check]:
+    evidence = result.known_evidence
     if evidence is None:
         reason = result.evidence_reason
         if result.origin is not None and result.origin.algorithm.gives_evidence:
@@ -105,7 +102,7 @@ def _evidence(result: FitResult) -> list[Check]:
     return out
 
 
-def _particles(result: FitResult) -> list[Check]:
+def _particles(result: FitRecord) -> list[Check]:
     out = []
     count, lowest = result.log_weights.shape[-1], float(np.min(result.ess))
     which = "The worst group has" if result.log_weights.ndim == 2 else "The particles have"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from jalax._evidence.record import ComparisonRecord, Row
 from jalax._export.tables import Cell, Summary, Table
 
-if TYPE_CHECKING:
-    from jalax._fit.compare import Comparison, Row
 
-
-def summarise(comparison: Comparison) -> Summary:
+def summarise(comparison: ComparisonRecord) -> Summary:
     """One row a model; what speaks against an evidence is a sentence below the table."""
     shown = [(row.name, _cells(row)) for row in comparison.rows]
     probable = any(row.probability is not None for row in comparison.rows)
@@ -61,7 +59,7 @@ FRAME_COLUMNS = (
 )
 
 
-def _numbers(comparison: Comparison) -> Table:
+def _numbers(comparison: ComparisonRecord) -> Table:
     rows = []
     for row in comparison.rows:
         values = [getattr(row, column) for column in FRAME_COLUMNS]
@@ -69,7 +67,7 @@ def _numbers(comparison: Comparison) -> Table:
     return Table("", FRAME_COLUMNS, rows)
 
 
-def plot_compare(comparison: Comparison, ax: Any = None) -> Any:
+def plot_compare(comparison: ComparisonRecord, ax: Any = None) -> Any:
     """`Comparison.plot`."""
     from jalax._export.plots import BLUE, ORANGE, label_of, new_axes
 

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from jalax._evidence.record import FitRecord
 from jalax._export.tables import Cell, Summary, Table
 from jalax._particles import trees
-
-if TYPE_CHECKING:
-    from jalax._fit.result import FitResult
 
 COLUMNS = ("estimate", "std. error", "simulation", "2.5%", "97.5%")
 FRAME_COLUMNS = ("estimate", "std_error", "simulation_error", "lower", "upper")
 
 
-def known_uncertainty(result: FitResult) -> Any:
-    """The uncertainty if it was ever computed: a summary must not start a computation."""
-    return result.__dict__.get("uncertainty", result.saved_uncertainty)
-
-
-def known_evidence(result: FitResult) -> Any:
-    return result.__dict__.get("evidence", result.saved_evidence)
-
-
-def summarise(result: FitResult) -> Summary:
+def summarise(result: FitRecord) -> Summary:
     numbers = theta_numbers(result)
     rows = [(name, tuple(row)) for name, row in zip(result.names, numbers.tolist(), strict=True)]
-    if known_uncertainty(result) is None:
+    if result.known_uncertainty is None:
         theta = Table("", ("",), _leaves(result))
     else:
         theta = Table("", COLUMNS, rows)
@@ -38,7 +25,7 @@ def summarise(result: FitResult) -> Summary:
     return Summary.of(heading(result), [theta, facts], frame=Table("", FRAME_COLUMNS, rows))
 
 
-def heading(result: FitResult) -> list[str]:
+def heading(result: FitRecord) -> list[str]:
     size = f"{result.num_steps} steps, {particles(result)}"
     return [
         f"{result.algorithm}: {size}, {result.seconds:.1f} s",
@@ -46,23 +33,25 @@ def heading(result: FitResult) -> list[str]:
     ]
 
 
-def particles(result: FitResult) -> str:
+def particles(result: FitRecord) -> str:
     shape = result.log_weights.shape
     return f"{shape[-1]} particles" + (f" x {shape[0]} groups" if len(shape) == 2 else "")
 
 
-def theta_numbers(result: FitResult) -> np.ndarray:
+def theta_numbers(result: FitRecord) -> np.ndarray:
     """One row a number of theta; errors are NaN where they are not known."""
     values = np.asarray(ravel_pytree(result.theta)[0], float)
-    known = known_uncertainty(result)
+    known = result.known_uncertainty
     if known is None:
         return np.column_stack([values, np.full((values.size, 4), np.nan)])
-    ends = [np.reshape(leaf, (-1, 2)) for leaf in jax.tree.leaves(result.confidence_intervals())]
+    ends = [
+        np.reshape(leaf, (-1, 2)) for leaf in jax.tree.leaves(result.wald_intervals(known, 0.95))
+    ]
     errors, simulation = known.errors(known.covariance), known.errors(known.simulation)
     return np.column_stack([values, errors, simulation, np.concatenate(ends)])
 
 
-def _leaves(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
+def _leaves(result: FitRecord) -> list[tuple[str, tuple[Cell, ...]]]:
     """theta without errors: a line for each array, or for each name the model gave."""
     if result.labels is not None:
         values = np.asarray(ravel_pytree(result.theta)[0], float)
@@ -78,9 +67,9 @@ def _leaves(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
     ]
 
 
-def evidence_rows(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
+def evidence_rows(result: FitRecord) -> list[tuple[str, tuple[Cell, ...]]]:
     rows: list[tuple[str, tuple[Cell, ...]]] = []
-    evidence = known_evidence(result)
+    evidence = result.known_evidence
     if evidence is not None:
         rows.append(("log evidence", (f"{evidence.value:.4f} +- {evidence.error:.2g}",)))
         rows += [("", (f"not to be trusted: {message}",)) for message in evidence.messages]
@@ -94,7 +83,7 @@ def evidence_rows(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
     return rows
 
 
-def particle_rows(result: FitResult) -> list[tuple[str, tuple[Cell, ...]]]:
+def particle_rows(result: FitRecord) -> list[tuple[str, tuple[Cell, ...]]]:
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     shape = result.log_weights.shape
     if len(shape) == 2 and result.gradient_bias > 0.25:

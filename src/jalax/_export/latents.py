@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from jalax._evidence.record import FitRecord
 from jalax._particles import trees
-
-if TYPE_CHECKING:
-    from jalax._fit.result import FitResult
 
 NUM_PRIOR_DRAWS = 2000
 
@@ -39,7 +37,7 @@ def leaf_names(tree: Any, alone: str = "x") -> list[str]:
     return [trees.path_name(path, alone) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def group_labels(result: FitResult) -> list[str] | None:
+def group_labels(result: FitRecord) -> list[str] | None:
     """What the groups are called, where the model knows; None: not grouped, or numbers."""
     if result.log_weights.ndim != 2 or result.origin is None:
         return None
@@ -51,7 +49,7 @@ def group_labels(result: FitResult) -> list[str] | None:
     return [str(label) for label in labels]
 
 
-def all_names(result: FitResult) -> list[tuple[str, int, tuple[int, ...]]]:
+def all_names(result: FitRecord) -> list[tuple[str, int, tuple[int, ...]]]:
     """(name, leaf, index) of every number of x; of a grouped model the group comes first."""
     labels = group_labels(result)
     grouped = result.log_weights.ndim == 2
@@ -67,7 +65,7 @@ def all_names(result: FitResult) -> list[tuple[str, int, tuple[int, ...]]]:
     return names
 
 
-def chosen_latents(result: FitResult, names: Sequence[str] | None, limit: int) -> list[Latent]:
+def chosen_latents(result: FitRecord, names: Sequence[str] | None, limit: int) -> list[Latent]:
     """Latents by name: of a number ("x[2]") or of all of an array ("x"); None: the first few."""
     known = all_names(result)
     if names is not None:
@@ -109,7 +107,7 @@ def _draws_of(row: tuple[str, int, tuple[int, ...]], leaves: list, weights: np.n
     return Latent(name, values[alive], own[alive] / own[alive].sum())
 
 
-def prior_latents(result: FitResult, prior: Any, latents: list[Latent]) -> list[Latent] | None:
+def prior_latents(result: FitRecord, prior: Any, latents: list[Latent]) -> list[Latent] | None:
     """Draws of the prior for the same numbers; None: no prior was given."""
     if prior is None:
         return None
@@ -137,7 +135,7 @@ def prior_latents(result: FitResult, prior: Any, latents: list[Latent]) -> list[
     return [_draws_of(rows[latent.name], leaves, weights) for latent in latents]
 
 
-def _drawn(result: FitResult, prior: Callable) -> Any:
+def _drawn(result: FitRecord, prior: Callable) -> Any:
     """`prior(key, theta, data)`, as for `jalax.FromSampler`, at the theta of the fit."""
     if result.origin is None:
         raise ValueError(

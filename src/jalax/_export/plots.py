@@ -7,16 +7,14 @@ figure.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
-from jalax._export.fit_summary import known_evidence, theta_numbers
+from jalax._evidence.record import FitRecord
+from jalax._export.fit_summary import theta_numbers
 from jalax._export.latents import Latent, all_names, chosen_latents, prior_latents
-
-if TYPE_CHECKING:
-    from jalax._fit.result import FitResult
 
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
@@ -35,7 +33,7 @@ def new_axes(rows: int = 1, columns: int = 1, *, figsize: tuple[float, float]) -
     return axes[0, 0] if rows == columns == 1 else axes
 
 
-def panels(result: FitResult) -> dict[str, Callable[..., None]]:
+def panels(result: FitRecord) -> dict[str, Callable[..., None]]:
     """What there is to draw about the path and the particles, by title."""
     if len(result.history.get("ess", ())) == 0:
         raise ValueError(
@@ -49,7 +47,7 @@ def panels(result: FitResult) -> dict[str, Callable[..., None]]:
     return out | {"posterior": posterior_intervals}
 
 
-def plot_fit(result: FitResult, ax: Any = None, prior: Any = None) -> np.ndarray:
+def plot_fit(result: FitRecord, ax: Any = None, prior: Any = None) -> np.ndarray:
     """`FitResult.plot`."""
     chosen = panels(result)
     if ax is None:
@@ -72,7 +70,7 @@ def plot_fit(result: FitResult, ax: Any = None, prior: Any = None) -> np.ndarray
     return axes[: len(chosen)]
 
 
-def steps_of(result: FitResult) -> np.ndarray:
+def steps_of(result: FitRecord) -> np.ndarray:
     """The number of each recorded step since theta_0: a continued fit does not begin at 1."""
     return np.asarray(result.history["step"])
 
@@ -95,7 +93,7 @@ def _line(i: int, count: int) -> dict[str, Any]:
     }
 
 
-def theta_path(ax: Any, result: FitResult) -> None:
+def theta_path(ax: Any, result: FitRecord) -> None:
     """Every number of theta along the steps, and at the end its estimate with a 95% interval."""
     steps = steps_of(result)
     leaves = jax.tree.leaves(result.history["theta"])
@@ -116,7 +114,7 @@ def theta_path(ax: Any, result: FitResult) -> None:
     ax.legend(frameon=False, fontsize="small", ncols=1 + (shown > 4))
 
 
-def evidence_path(ax: Any, result: FitResult) -> None:
+def evidence_path(ax: Any, result: FitRecord) -> None:
     """The path's log-evidence with two of its errors, and the fresh estimate beside its end."""
     steps, history = steps_of(result), result.history
     value = np.asarray(history["log_evidence"], float)
@@ -124,7 +122,7 @@ def evidence_path(ax: Any, result: FitResult) -> None:
     ax.plot(steps, value, color=BLUE, lw=1.3, label="along the path")
     band = {"color": BLUE, "alpha": 0.2, "lw": 0}
     ax.fill_between(steps, value - 2 * error, value + 2 * error, label="two errors", **band)
-    evidence = known_evidence(result)
+    evidence = result.known_evidence
     if evidence is not None and not result.relative:
         end = steps[-1] + 0.03 * max(len(steps), 10)
         look = {"fmt": "D", "color": ORANGE, "ms": 4, "capsize": 3}
@@ -147,7 +145,7 @@ def _limits(ax: Any, value: np.ndarray, error: np.ndarray) -> None:
         ax.set_ylim(bottom, top)
 
 
-def ess_path(ax: Any, result: FitResult) -> None:
+def ess_path(ax: Any, result: FitRecord) -> None:
     """ESS as a fraction of the particles; steps that resampled or lost particles are marked."""
     steps, history = steps_of(result), result.history
     share = np.asarray(history["ess"], float) / result.log_weights.shape[-1]
@@ -169,7 +167,7 @@ def ess_path(ax: Any, result: FitResult) -> None:
     ax.legend(frameon=False, fontsize="small")
 
 
-def posterior_intervals(ax: Any, result: FitResult, prior: Any = None) -> None:
+def posterior_intervals(ax: Any, result: FitRecord, prior: Any = None) -> None:
     """Mean, 50% and 90% interval of the first latents; those of the prior below, if given."""
     latents = chosen_latents(result, None, MAX_INTERVALS)
     place = np.arange(len(latents), dtype=float)[::-1]
@@ -196,7 +194,7 @@ def _intervals(ax, latents: list[Latent], place, colour: str, marker: str, label
 
 
 def plot_posterior(
-    result: FitResult, names: Sequence[str] | None = None, ax: Any = None, prior: Any = None
+    result: FitRecord, names: Sequence[str] | None = None, ax: Any = None, prior: Any = None
 ) -> Any:
     """`FitResult.plot_posterior`."""
     latents = chosen_latents(result, names, 4 if names is None else MAX_DENSITIES)

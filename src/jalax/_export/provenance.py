@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
-if TYPE_CHECKING:
-    from jalax._fit.result import FitResult
+from jalax._evidence.record import FitRecord
 
 LONGEST = 600
 
@@ -39,7 +38,7 @@ def theta_text(theta: Any) -> str:
     return _short(repr(plain))
 
 
-def code_to_reproduce(result: FitResult) -> str:
+def code_to_reproduce(result: FitRecord) -> str:
     count = result.log_weights.shape[-1]
     if result.origin is None:
         return "# Read from a file, which does not hold the model and the key."

@@ -10,28 +10,26 @@ from collections.abc import Callable
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jalax._evidence.record import FitRecord
 from jalax._export import plots
 from jalax._export.checks import checks
 from jalax._export.fit_summary import particles
 from jalax._export.latents import chosen_latents
 from jalax._export.provenance import algorithm_text, code_to_reproduce, theta_text
-from jalax._export.tables import html_table
+from jalax._export.tables import Summary, html_table
 from jalax._export.versions import versions
 
-if TYPE_CHECKING:
-    from jalax._fit.result import FitResult
 
-
-def write_report(result: FitResult, path: str | os.PathLike) -> None:
+def write_report(result: FitRecord, summary: Summary, path: str | os.PathLike) -> None:
     """`FitResult.report`. Written beside the target and renamed: a reader sees all or nothing."""
     path = Path(path)
     if path.suffix.lower() != ".html":
         raise ValueError(f"a report is an HTML page, named something.html; got {path.name!r}.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no directory {str(path.parent)!r}: make it first.")
-    page = html_page(result)
+    page = html_page(result, summary)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         # A name may hold what is no character, such as half of a surrogate pair.
@@ -50,8 +48,7 @@ def _umask() -> int:
     return mask
 
 
-def html_page(result: FitResult) -> str:
-    summary = result.summary()
+def html_page(result: FitRecord, summary: Summary) -> str:
     sections = {
         "What was fitted": _definitions(_facts(result)),
         "Estimates": "".join(map(html_table, summary.tables)),
@@ -66,7 +63,7 @@ def html_page(result: FitResult) -> str:
     return PAGE.format(title=title, style=STYLE, heading=escape(summary.heading[0]), body=body)
 
 
-def _facts(result: FitResult) -> dict[str, str]:
+def _facts(result: FitRecord) -> dict[str, str]:
     origin = result.origin
     unknown = "not known: this result was read from a file"
     return {
@@ -94,7 +91,7 @@ def _definitions(rows: dict[str, str]) -> str:
     return f"<dl>{items}</dl>"
 
 
-def _checks(result: FitResult) -> str:
+def _checks(result: FitRecord) -> str:
     words = {True: "fine", False: "look", None: "note"}
     items = "".join(
         f'<li class="{words[check.passed]}"><b>{words[check.passed]}</b>'
@@ -104,7 +101,7 @@ def _checks(result: FitResult) -> str:
     return f'<ul class="checks">{items}</ul>'
 
 
-def _figures(result: FitResult) -> str:
+def _figures(result: FitRecord) -> str:
     drawn: list[tuple[str, Callable[[Any], None]]] = []
     if len(result.history.get("ess", ())):
         for title, draw in plots.panels(result).items():

@@ -18,10 +18,10 @@ import numpy as np
 
 from jalax._algorithms.theta_step import PHASES
 from jalax._algorithms.weight_rules import evidence_at_each_step
-from jalax._model.checks import check_callable, check_number
 from jalax._model.model import Model
 from jalax._model.types import Algorithm, State, Status
 from jalax._particles.trees import Tree
+from jalax._runtime.arguments import check_callable, check_number
 from jalax._runtime.layouts import Layout
 from jalax._runtime.processes import is_first, to_host
 

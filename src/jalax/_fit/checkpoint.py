@@ -17,14 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jalax._fit.callbacks import Callback, Run, Stop
-from jalax._model import evaluation
-from jalax._model.checks import check_count
+from jalax._model import evaluation, sharding
 from jalax._model.types import State
 from jalax._runtime import files
+from jalax._runtime.arguments import check_count
 from jalax._runtime.compilation import Jit
 from jalax._runtime.files import FileError
 from jalax._runtime.function_keys import Static
-from jalax._runtime.layouts import Layout, place
+from jalax._runtime.layouts import Layout
 from jalax._runtime.options import Optax, Schedule
 from jalax._runtime.processes import NOTE, first_says, first_sends, is_first, to_host
 
@@ -100,7 +100,7 @@ class checkpoint(Callback):
                 raise FileError(f"its first step is {first_step!r}.")
             if files.paths(state) != files.paths(run.state):
                 raise FileError("its numbers are of another precision.")
-        run.state = place(run.model, state)
+        run.state = sharding.place(run.model, state)
         _check_log_joint(self.path, run, saved)
         if records:
             run.records = [records]

@@ -12,12 +12,13 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
 from jalax._evidence.log_evidence import Evidence
+from jalax._evidence.record import ComparisonRecord, Row
 from jalax._fit.result import FitResult
-from jalax._model import checks
+from jalax._model import checks, sharding
 from jalax._model.information import LIMIT, moments
 from jalax._model.model import Model
 from jalax._particles.trees import Tree
-from jalax._runtime import files, layouts
+from jalax._runtime import arguments, files, layouts
 from jalax._runtime.compilation import jit
 from jalax._runtime.layouts import Layout
 from jalax._starts.importance import Laplace
@@ -27,23 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One model of a comparison; evidences are natural logarithms."""
-
-    name: str
-    log_evidence: float
-    error: float
-    difference: float  # to the best, which has 0: minus the log Bayes factor of the best over it
-    difference_error: float
-    num_theta: int
-    ess: float
-    k_hat: float
-    probability: float | None
-    warnings: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
+class Comparison(ComparisonRecord):
     """Models ordered by evidence, best first.
 
     Attributes:
@@ -52,10 +37,6 @@ class Comparison:
             integrated out under the declared prior (Laplace's approximation).
         note: what the numbers allow to be said.
     """
-
-    rows: tuple[Row, ...]
-    kind: str
-    note: str
 
     def log_bayes_factor(self, first: str, second: str) -> tuple[float, float]:
         """log evidence of `first` over `second`, and its standard error."""
@@ -141,7 +122,7 @@ def compare(
         raise TypeError(
             f"results must be a dict {{name: FitResult}}, got {type(results).__name__}."
         )
-    checks.check_callable("observed", observed, "of a model's data")
+    arguments.check_callable("observed", observed, "of a model's data")
     if len(results) < 2:
         raise ValueError(f"compare needs two or more fits by name, got {list(results)}.")
     marks = _marks(results, observed)
@@ -238,7 +219,7 @@ def _evidence_on(mesh: Any, result: FitResult) -> Evidence | None:
     """Its evidence; estimated on the mesh, and kept with the result, where it is not known yet."""
     known = result.saved_evidence is not None or "evidence" in result.__dict__
     if mesh is not None and not known:
-        model = layouts.lay_out(result.origin.model, layouts.as_layout(mesh))
+        model = sharding.lay_out(result.origin.model, layouts.as_layout(mesh))
         there = dataclasses.replace(result, origin=dataclasses.replace(result.origin, model=model))
         result.__dict__["evidence"] = there.evidence
     return result.evidence
@@ -250,7 +231,7 @@ def _prior(theta_log_prior: Any, name: str) -> Callable[[Tree], Any]:
         if name not in theta_log_prior:
             raise ValueError(f"theta_log_prior has no entry for {name!r}.")
         found = theta_log_prior[name]
-    checks.check_callable("theta_log_prior", found, "of theta, or a dict of them by name")
+    arguments.check_callable("theta_log_prior", found, "of theta, or a dict of them by name")
     return found
 
 

@@ -24,7 +24,7 @@ from jalax._model.model import GroupedModel, Model
 from jalax._model.types import Status
 from jalax._particles import weight_math
 from jalax._particles.trees import Tree
-from jalax._runtime.compilation import AT_ONCE, Jit, Program, fold_in
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Jit, Program, fold_in
 
 
 def result_of(
@@ -224,7 +224,7 @@ def _collapsed(run: Run, history: dict[str, Any]) -> str:
     )
 
 
-_log_evidence = Program(weight_math.log_evidence, small=AT_ONCE, large={})
+_log_evidence = Program(weight_math.log_evidence, small=LEVEL_0_OLD_EMITTERS, large={})
 _weighed_to_theta = Jit(weighed_to_theta)
 
 

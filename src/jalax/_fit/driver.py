@@ -62,7 +62,9 @@ def drive(
     except (jax.errors.JaxRuntimeError, MemoryError) as error:
         if not is_out_of_memory(error) or run.step == run.first_step:
             raise
-        reason = f"there was no memory left after step {run.step}; {memory_advice(run.model)}"
+        reason = (
+            f"there was no memory left after step {run.step}; {memory_advice(run.model.grouped)}"
+        )
         warnings.warn(f"{reason}.", stacklevel=3)  # what there is so far is the result
         return Status.STOPPED, reason
     finally:

@@ -22,13 +22,21 @@ from jalax._fit.checkpoint import checkpoint, unflatten_state
 from jalax._fit.conclusion import result_of
 from jalax._fit.driver import capacity_of, drive, with_progress
 from jalax._fit.result import FitResult, SavedState
-from jalax._model import checks, information
+from jalax._model import checks, information, sharding
 from jalax._model.model import Model
 from jalax._model.types import Algorithm, Cloud, Start, State
 from jalax._particles.trees import Tree
 from jalax._reference.references import as_reference
-from jalax._runtime import layouts
-from jalax._runtime.compilation import AT_ONCE, QUICKLY, Program, compile_ahead, fold_in, jit, split
+from jalax._runtime import arguments, layouts
+from jalax._runtime.compilation import (
+    LEVEL_0_OLD_EMITTERS,
+    LEVEL_1,
+    Program,
+    compile_ahead,
+    fold_in,
+    jit,
+    split,
+)
 from jalax._runtime.failures import naming_knobs, termination_as_interrupt
 from jalax._runtime.layouts import Layout
 from jalax._runtime.options import canonical
@@ -100,24 +108,24 @@ def fit(
     True
     """
     began = time.perf_counter()
-    checks.check_key(key)
+    arguments.check_key(key)
     assert key is not None
     callbacks = check_callbacks(callbacks, progress)
     model = checks.prepare_model(model)
-    layout = layouts.layout_for(model, mesh)
-    given = layouts.automatic((model, theta, key, algorithm, start, state))
+    layout = sharding.layout_for(model, mesh)
+    given = layouts.with_auto_axes((model, theta, key, algorithm, start, state))
     model, theta, key, algorithm, start, state = given
-    with layouts.as_ours(layout), naming_knobs(model):
+    with layouts.use_mesh(layout), naming_knobs(model.grouped):
         algorithm = prepare_algorithm(algorithm)
         if group_batch is not None:
             model = model.replace(group_batch=group_batch)
         if particle_batch is not None:
             model = model.replace(particle_batch=particle_batch)
-        model = layouts.lay_out(model, layout)
+        model = sharding.lay_out(model, layout)
         algorithm.check(model)
         num_steps = _num_steps(num_steps, algorithm)
-        chunk_size = checks.check_count("chunk_size", chunk_size)
-        record = checks.check_count("record", record)
+        chunk_size = arguments.check_count("chunk_size", chunk_size)
+        record = arguments.check_count("record", record)
         key_start, key_run = split(key)
 
         capacity = capacity_of(chunk_size)
@@ -143,7 +151,7 @@ def fit(
         else:
             like = state.theta if isinstance(state, State) else checks.prepare_theta(theta, model)
             algorithm = filled(algorithm, like)
-            first = layouts.place(model, _continued(state, algorithm, model, theta))
+            first = sharding.place(model, _continued(state, algorithm, model, theta))
         run = Run(
             key=key_run,
             model=model,
@@ -179,7 +187,7 @@ def filled(algorithm: Algorithm, theta: Tree) -> Algorithm:
 def _num_steps(num_steps: int | None, algorithm: Algorithm) -> int:
     if num_steps is None and getattr(algorithm, "automatic", False):
         return MAX_STEPS
-    return checks.check_count("num_steps", num_steps)
+    return arguments.check_count("num_steps", num_steps)
 
 
 def default_start(model: Model) -> Laplace:
@@ -269,7 +277,7 @@ def _prepare_start(
     if not given and model.layout is not None:  # the next number that spreads evenly
         count += -count % model.layout.size("particles")
     layouts.check_particles(model.layout, count)
-    return start, checks.check_count("num_particles", count, algorithm.min_particles)
+    return start, arguments.check_count("num_particles", count, algorithm.min_particles)
 
 
 @jit(static_argnames="num_particles")
@@ -278,10 +286,10 @@ def _draw(key, start: Start, model: Model, theta: Tree, num_particles: int) -> C
 
 
 def _first(key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Cloud) -> State:
-    return layouts.settle(model, algorithm.init(key, model, theta, cloud))
+    return sharding.constrain_state(model, algorithm.init(key, model, theta, cloud))
 
 
-_init = Program(_first, small=AT_ONCE, large=QUICKLY)
+_init = Program(_first, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1)
 
 
 def _continued(state: State | SavedState, algorithm: Algorithm, model: Model, theta: Tree) -> State:

@@ -34,8 +34,8 @@ from jalax._model.model import Model
 from jalax._model.types import Algorithm, Start, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
-from jalax._runtime import layouts
-from jalax._runtime.compilation import QUICKLY, jit
+from jalax._runtime import arguments, layouts
+from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.failures import naming_knobs, termination_as_interrupt
 from jalax._runtime.layouts import Layout
 from jalax._runtime.options import strong_float
@@ -124,12 +124,12 @@ def fit_many(
     (2, (2,))
     """
     shape = getattr(key, "shape", ())
-    checks.check_key(key, shape[0] if shape else None)
+    arguments.check_key(key, shape[0] if shape else None)
     callbacks = check_callbacks(callbacks, progress)
     layout = layouts.of_fits(mesh)
     algorithm = prepare_algorithm(algorithm)
     num_steps = _num_steps(num_steps, algorithm)
-    chunk_size = checks.check_count("chunk_size", chunk_size)
+    chunk_size = arguments.check_count("chunk_size", chunk_size)
     if any(isinstance(callback, checkpoint) for callback in callbacks):
         raise ValueError("checkpoint works with jalax.fit; jalax.fit_many has no checkpoints.")
     model = checks.prepare_model(model)
@@ -150,7 +150,7 @@ def fit_many(
     inputs = _Inputs(algorithm, model.replace(theta=None), theta, start)
     leaf_axes = _axes(inputs, axes)
     count = _count(inputs, leaf_axes, num_fits, key)
-    checks.check_key(key, count)
+    arguments.check_key(key, count)
     assert key is not None
     keys = jax.random.split(key, count) if key.ndim == 0 else key
     real, more = count, 0 if layout is None else -count % layout.size("fits")
@@ -209,7 +209,7 @@ def fit_many(
         axes=tuple(leaf_axes[:in_loop]),
         layout=layout,
     )
-    with termination_as_interrupt(), naming_knobs(model):
+    with termination_as_interrupt(), naming_knobs(model.grouped):
         status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
         host, states = to_host((inputs, run.state))
         ends = []
@@ -308,7 +308,7 @@ def _count(inputs: _Inputs, axes: list[int | None], num_fits: int | None, key: A
     if len(set(sizes.values())) > 1:
         found = ", ".join(f"{name}: {size}" for name, size in sizes.items())
         raise ValueError(f"the fit axes differ in length: {found}.")
-    return checks.check_count("num_fits", next(iter(sizes.values())))
+    return arguments.check_count("num_fits", next(iter(sizes.values())))
 
 
 def _pick(inputs: _Inputs, axes: list[int | None], i: int) -> _Inputs:
@@ -359,7 +359,7 @@ def _finish_together(
     return done
 
 
-@jit(QUICKLY, static_argnames=("axes", "num_particles", "layout"))
+@jit(LEVEL_1, static_argnames=("axes", "num_particles", "layout"))
 def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int, layout: Layout | None):
     """First states, with what the checks want to see of their particles."""
 
@@ -374,7 +374,7 @@ def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int, layout: Layou
     in_axes = jax.tree.structure(inputs).unflatten(axes)
     many = jax.vmap(begin, in_axes=(0, in_axes))
     specs = layouts.fit_specs(layout, 0, [0]), layouts.fit_specs(layout, inputs, axes)
-    return layouts.each_on_its_own(layout, many, specs)(keys, inputs)
+    return layouts.shard_map_fits(layout, many, specs)(keys, inputs)
 
 
 def _lane(run: Run, one: _Inputs, states: Any, i: int, key: jax.Array) -> Run:

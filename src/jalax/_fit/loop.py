@@ -15,11 +15,18 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
+from jalax._model import sharding
 from jalax._model.model import Model
 from jalax._model.types import Algorithm, Info, State
 from jalax._particles.trees import Tree
 from jalax._runtime import layouts
-from jalax._runtime.compilation import BRISKLY, IN_ONE_PASS, PLAINLY, Program, jit
+from jalax._runtime.compilation import (
+    LEVEL_2,
+    LEVEL_2_OLD_EMITTERS,
+    LEVEL_2_ONE_PASS_SUMS,
+    Program,
+    jit,
+)
 
 # Inlined and cached: the loop asks for the shapes of a step, then takes it, and the
 # algorithm is traced once.
@@ -84,7 +91,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
         i, state, buffers, _ = carry
         key_k = jax.random.fold_in(key, state.step)
         state, info = _step(key_k, algorithm, model, state)
-        state = layouts.settle(model, state)
+        state = sharding.constrain_state(model, state)
         buffers = jax.tree.map(
             lambda buffer, row: buffer.at[i].set(row), buffers, pack(record(state, info))
         )
@@ -96,15 +103,19 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
 
     first = jnp.zeros((), jnp.int32), state, buffers, jnp.ones((), bool)
     done, state, buffers, healthy = lax.while_loop(go_on, body, first)
-    return Chunk(state, *layouts.everywhere(model, (unpack(buffers, row), done, healthy)))
+    return Chunk(state, *sharding.replicate(model, (unpack(buffers, row), done, healthy)))
 
 
 run_chunk = Program(
-    chunk, small=PLAINLY, large=BRISKLY, double=IN_ONE_PASS, static_argnames="capacity"
+    chunk,
+    small=LEVEL_2_OLD_EMITTERS,
+    large=LEVEL_2,
+    double=LEVEL_2_ONE_PASS_SUMS,
+    static_argnames="capacity",
 )
 
 
-@jit(BRISKLY, static_argnames=("capacity", "axes", "layout"))
+@jit(LEVEL_2, static_argnames=("capacity", "axes", "layout"))
 def run_chunk_many(
     keys,
     algorithm: Algorithm,
@@ -120,4 +131,4 @@ def run_chunk_many(
     many = jax.vmap(partial(chunk, capacity=capacity), in_axes=(0, *in_axes, 0, 0))
     fits = layouts.fit_specs(layout, 0, [0])
     specs = fits, *layouts.fit_specs(layout, (algorithm, model), axes), fits, fits
-    return layouts.each_on_its_own(layout, many, specs)(keys, algorithm, model, states, lengths)
+    return layouts.shard_map_fits(layout, many, specs)(keys, algorithm, model, states, lengths)

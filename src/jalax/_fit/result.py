@@ -12,31 +12,26 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.log_evidence import Evidence, log_evidence_at
+from jalax._evidence.record import FitRecord, SavedState
 from jalax._evidence.replay import replay
-from jalax._evidence.uncertainty import Uncertainty, names_of, uncertainty_at
+from jalax._evidence.uncertainty import Uncertainty, uncertainty_at
+from jalax._fit import saving
 from jalax._model import checks
-from jalax._model.types import State, Status
-from jalax._particles import trees, weight_math
+from jalax._model.evaluation import at_particles
+from jalax._model.types import Status
+from jalax._particles import trees
 from jalax._particles.resampling import draw_ancestors, systematic
 from jalax._particles.trees import Tree
-from jalax._runtime.layouts import as_ours
+from jalax._runtime import arguments
+from jalax._runtime.layouts import use_mesh
 
 if TYPE_CHECKING:
     from jalax._export.tables import Summary
 
 
 MOST_PATH_ERROR = 3.0  # a factor of twenty in the evidence, and its bias is no smaller
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedState:
-    """The leaves of a state read from a file; `fit(..., state=...)` finds their structure."""
-
-    names: list[str]
-    arrays: dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +58,7 @@ class EvidenceCheck:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class FitResult:
+class FitResult(FitRecord):
     """The outcome of `jalax.fit`.
 
     Attributes:
@@ -84,51 +79,6 @@ class FitResult:
         seconds: wall-clock time, compilation included.
     """
 
-    theta: Tree
-    particles: Tree
-    log_weights: jax.Array
-    history: dict[str, Any]
-    status: Status
-    message: str
-    state: State | SavedState
-    algorithm: str
-    num_steps: int
-    seconds: float
-    path_value: float | None  # the evidence carried along the path; None: there is none
-    relative: bool  # ... relative to that at theta_0, which the start did not know
-    evidence_reason: str  # why path_log_evidence is None
-    free: Tree = None  # theta on the optimiser's scale
-    origin: Any = None  # the model, algorithm and start in memory; None when read from a file
-    saved_evidence: Evidence | None = None  # of the finish, or read from a file
-    saved_uncertainty: Uncertainty | None = None
-    labels: tuple[str, ...] | None = None  # names for the numbers of theta, where the model has any
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """One name for each number of theta."""
-        return names_of(self.theta) if self.labels is None else self.labels
-
-    @property
-    def weights(self) -> jax.Array:
-        """Normalised weights, summing to one over the particles (of each group)."""
-        return weight_math.normalise(self.log_weights)
-
-    @property
-    def ess(self) -> jax.Array:
-        """Effective sample size of the particles (of each group)."""
-        return weight_math.effective_sample_size(self.weights)
-
-    @property
-    def gradient_bias(self) -> float:
-        """sqrt(G) / N: about how far weights of N particles take theta off, in standard errors.
-
-        Each of G groups is off by about 1/N of its own scale, in the same direction, and a
-        standard error is sqrt(G) of these. Of an automatic fit the scoring steps at the end,
-        with more and fresh particles, take it out again.
-        """
-        groups = self.log_weights.shape[0] if self.log_weights.ndim == 2 else 1
-        return float(np.sqrt(groups) / self.log_weights.shape[-1])
-
     @property
     def path_log_evidence(self) -> float | None:
         """log p_theta(y) at the last theta, carried along the path from the start.
@@ -148,12 +98,6 @@ class FitResult:
             )
         return self.path_value
 
-    @property
-    def path_error(self) -> float:
-        """A rough standard error of `path_log_evidence`, without its bias; 0 where not known."""
-        errors = self.history.get("log_evidence_error", ())
-        return float(errors[-1]) if len(errors) else 0.0
-
     @cached_property
     def evidence(self) -> Evidence | None:
         """The evidence at theta from fresh particles (`jalax.log_evidence`).
@@ -164,7 +108,7 @@ class FitResult:
             return self.saved_evidence
         if not self.origin.algorithm.gives_evidence:
             return None
-        with as_ours(self.origin.model.layout):
+        with use_mesh(self.origin.model.layout):
             key = jax.random.fold_in(self.origin.key, 1)
             return log_evidence_at(key, self.origin.model, self.free)
 
@@ -204,7 +148,7 @@ class FitResult:
             raise ValueError(
                 "the fit diverged: there are no standard errors. result.message says what to try."
             )
-        with as_ours(self.origin.model.layout):
+        with use_mesh(self.origin.model.layout):
             key = jax.random.fold_in(self.origin.key, 2)
             return uncertainty_at(key, self.origin.model, self.free, 0.05)
 
@@ -213,11 +157,11 @@ class FitResult:
 
         From Louis' observed information at theta, by the delta method on the user's scale.
         """
-        return self._like_theta(self.uncertainty.errors(self.uncertainty.covariance))
+        return self.like_theta(self.uncertainty.errors(self.uncertainty.covariance))
 
     def simulation_errors(self) -> Tree:
         """The Monte-Carlo error of theta, a tree like it: how another key would change it."""
-        return self._like_theta(self.uncertainty.errors(self.uncertainty.simulation))
+        return self.like_theta(self.uncertainty.errors(self.uncertainty.simulation))
 
     def confidence_intervals(self, level: float = 0.95) -> Tree:
         """(low, high) for every number of theta, a tree like it with a last axis of two.
@@ -225,38 +169,13 @@ class FitResult:
         Wald intervals on the optimiser's scale, mapped to the user's where each number is mapped
         by itself (a positive one stays positive), else on the user's scale.
         """
-        from scipy.special import ndtri
-
-        q = float(ndtri(0.5 + checks.check_fraction("level", level) / 2))
-        known = self.uncertainty
-        each_by_itself = np.count_nonzero(known.jacobian) <= len(known.names)
-        if self.origin is None or not each_by_itself:
-            errors = known.errors(known.covariance)
-            middle = np.asarray(ravel_pytree(self.theta)[0], float)
-            low, high = middle - q * errors, middle + q * errors
-        else:
-            flat, unravel = ravel_pytree(self.free)
-            errors = np.sqrt(np.diagonal(known.covariance))
-
-            def mapped(t):
-                theta = self.origin.model.constrained(unravel(jnp.asarray(t, flat.dtype)))
-                return np.asarray(ravel_pytree(theta)[0], float)
-
-            ends = mapped(flat - q * errors), mapped(flat + q * errors)
-            low, high = np.minimum(*ends), np.maximum(*ends)
-        return jax.tree.map(
-            lambda a, b: jnp.stack([a, b], axis=-1), self._like_theta(low), self._like_theta(high)
-        )
-
-    def _like_theta(self, numbers: np.ndarray) -> Tree:
-        flat, unravel = ravel_pytree(self.theta)
-        return unravel(jnp.asarray(numbers, flat.dtype))
+        return self.wald_intervals(self.uncertainty, arguments.check_fraction("level", level))
 
     def evidence_check(self, key, *, num_replicates: int = 8) -> EvidenceCheck:
         """A fresh estimate at the path's last theta against the path replayed."""
         if isinstance(self.state, SavedState):
             raise ValueError("evidence_check needs the fit itself, not a result from a file.")
-        checks.check_key(key)
+        arguments.check_key(key)
         key_fresh, key_replay = jax.random.split(key)
         fresh = log_evidence_at(key_fresh, self.origin.model, self.state.theta)
         return EvidenceCheck(fresh, self.replay(key_replay, num_replicates=num_replicates))
@@ -271,7 +190,7 @@ class FitResult:
 
     def expectation(self, fn: Callable[[Any], Tree]) -> Tree:
         """The posterior mean of `fn(x)`, x one latent configuration; grouped: one a group."""
-        checks.check_callable("fn", fn, "of x")
+        arguments.check_callable("fn", fn, "of x")
         weights = self.weights
 
         def mean(values):
@@ -285,18 +204,21 @@ class FitResult:
 
     def deterministic(self) -> Tree:
         """The `numpyro.deterministic` sites of a NumPyro model at every particle."""
-        from jalax._frontends.numpyro_model import deterministic_of
-
         if self.origin is None or isinstance(self.state, SavedState):
             raise ValueError("deterministic sites need the fit itself, not a result from a file.")
         model = self.origin.model
+        if model.outside.derived is None:
+            raise ValueError(
+                "this model has no numpyro.deterministic site; they come with jalax.from_numpyro."
+            )
         theta = model.constrained(self.state.theta)  # the one that the particles belong to
-        return deterministic_of(model, theta, self.state.particles)
+        values = at_particles(model.outside.derived, model, theta, self.state.particles)
+        return values if model.grouped else jax.tree.map(lambda leaf: leaf[0], values)
 
     def resample(self, key, num_samples: int) -> Tree:
         """Equally weighted draws from the particles, (num_samples, ...); grouped (G, ...)."""
-        checks.check_key(key)
-        num_samples = checks.check_count("num_samples", num_samples)
+        arguments.check_key(key)
+        num_samples = arguments.check_count("num_samples", num_samples)
         weights = self.weights
         if weights.ndim == 1:
             index = draw_ancestors(key, systematic, weights, num_samples)
@@ -309,7 +231,7 @@ class FitResult:
     def theta_average(self, last: float = 0.5) -> Tree:
         """theta averaged over the last fraction of the steps: less noise, same mean."""
         expected = "a fraction of the steps, above 0 and up to 1"
-        checks.check_number("last", last, expected, lambda number: 0 < number <= 1)
+        arguments.check_number("last", last, expected, lambda number: 0 < number <= 1)
         rows = self.history["ess"].shape[0]
         first = min(rows - 1, round(rows * (1 - last)))
         return jax.tree.map(lambda leaf: leaf[first:].mean(axis=0), self.history["theta"])
@@ -402,10 +324,19 @@ class FitResult:
         """
         from jalax._export.report import write_report
 
-        write_report(self, path)
+        write_report(self, self.summary(), path)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything to one file, read back by `jalax.load`."""
-        from jalax._fit.saving import save
+        saving.save(self, path)
 
-        save(self, path)
+
+def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
+    """Read what `FitResult.save` wrote.
+
+    Args:
+        path: the file.
+        like: a result of the same model; needed only where theta or the latent are containers
+            other than dict, list and tuple.
+    """
+    return FitResult(**saving.read(path, like))

@@ -13,9 +13,9 @@ import numpy as np
 
 from jalax._evidence import log_evidence, uncertainty
 from jalax._evidence.log_evidence import Evidence
+from jalax._evidence.record import FitRecord, SavedState
 from jalax._evidence.uncertainty import Uncertainty
 from jalax._fit.checkpoint import flatten_state
-from jalax._fit.result import FitResult, SavedState
 from jalax._model.types import Status
 from jalax._particles import trees
 from jalax._runtime import files
@@ -37,7 +37,7 @@ _PLAIN = (
 )
 
 
-def save(result: FitResult, path: str | os.PathLike) -> None:
+def save(result: FitRecord, path: str | os.PathLike) -> None:
     """`FitResult.save`."""
     arrays: dict[str, np.ndarray] = {}
     meta = {name: getattr(result, name) for name in (*_PLAIN, "labels")}
@@ -48,8 +48,8 @@ def save(result: FitResult, path: str | os.PathLike) -> None:
         meta["state"] = result.state.names
     else:
         meta["state"] = flatten_state(result.state, arrays)
-    evidence = result.__dict__.get("evidence", result.saved_evidence)  # if it was ever asked for
-    known = result.__dict__.get("uncertainty", result.saved_uncertainty)
+    evidence = result.known_evidence
+    known = result.known_uncertainty
     if known is not None:
         meta["uncertainty"] = uncertainty.as_dict(known)
     if evidence is not None:
@@ -58,22 +58,16 @@ def save(result: FitResult, path: str | os.PathLike) -> None:
         files.write(path, "result", meta, arrays)
 
 
-def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
-    """Read what `FitResult.save` wrote.
-
-    Args:
-        path: the file.
-        like: a result of the same model; needed only where theta or the latent are containers
-            other than dict, list and tuple.
-    """
+def read(path: str | os.PathLike, like: FitRecord | None) -> dict[str, Any]:
+    """The fields of the result in a file, for `jalax.load`."""
     header, arrays = files.read(path, "result")
     with files.interpreting(path):
-        return _result(header, arrays, like)
+        return _fields(header, arrays, like)
 
 
-def _result(header: dict[str, Any], arrays: dict[str, np.ndarray], like: Any) -> FitResult:
+def _fields(header: dict[str, Any], arrays: dict[str, np.ndarray], like: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {name: header[name] for name in _PLAIN}
-    _check_kinds(FitResult, plain)
+    _check_kinds(FitRecord, plain)
     plain["status"] = Status(plain["status"])
     names = header["state"]
     if not _is_texts(names):
@@ -85,7 +79,7 @@ def _result(header: dict[str, Any], arrays: dict[str, np.ndarray], like: Any) ->
     _check_trees(named)
     for name in ("theta", "free", "particles", "log_weights"):
         named[name] = jax.tree.map(jnp.asarray, named[name])
-    return FitResult(
+    return dict(
         **named,
         **plain,
         state=state,

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jalax._frontends.constrained import wrapped
 from jalax._model import checks
 from jalax._model.evaluation import Point, evaluate, weigh
 from jalax._model.model import Model
@@ -23,8 +22,9 @@ from jalax._particles.resampling import (
     systematic,
 )
 from jalax._particles.trees import Tree
+from jalax._runtime import arguments
 from jalax._runtime.compilation import jit
-from jalax._runtime.function_keys import Static, traced_once
+from jalax._runtime.function_keys import Static, traced_once, wrapped
 from jalax._runtime.options import Schedule, as_schedule, require_positive, strong_float, value_at
 from jalax._starts.given import Given
 
@@ -106,9 +106,9 @@ def transport(
     >>> bool(abs(path.log_evidence[-1] - exact) < 0.05)
     True
     """
-    checks.check_key(key)
-    checks.check_callable("log_density", log_density, "(t, x) -> scalar")
-    checks.check_fraction(
+    arguments.check_key(key)
+    arguments.check_callable("log_density", log_density, "(t, x) -> scalar")
+    arguments.check_fraction(
         "resample_below", resample_below, "a fraction of the particles,", ends=True
     )
     check_scheme("resample", resample)
@@ -125,7 +125,7 @@ def transport(
         raise ValueError(
             f"particles must lead with the particle axis (N, ...), got {trees.describe(particles)}."
         )
-    checks.check_count("the number of particles", leaves[0].shape[0], 2)
+    arguments.check_count("the number of particles", leaves[0].shape[0], 2)
     # x is the latent, t is the data, and there is no theta.
     model = Model(
         wrapped(_at, log_density),
@@ -133,8 +133,8 @@ def transport(
         data=jax.tree.map(lambda leaf: leaf[0], schedule),
     )
     one = traced_once(model.log_joint, None)
-    arguments = {"t": model.data, "x": model.latent}
-    checks.check_scalar("log_density", lambda t, x: one((), x, t), arguments)
+    given_to = {"t": model.data, "x": model.latent}
+    checks.check_scalar("log_density", lambda t, x: one((), x, t), given_to)
     size: Any = _numbers("step_size", step_size, as_schedule)
     require_positive("step_size", size)
     if isinstance(preconditioner, langevin.InverseHessian):
@@ -143,7 +143,7 @@ def transport(
             f"{preconditioner!r}."
         )
     preconditioner = _numbers("preconditioner", preconditioner, strong_float)
-    langevin.check_preconditioner(model, preconditioner)
+    langevin.check_preconditioner(model.latent, 1, preconditioner)
     given = Given(particles, log_weights)
     cloud = given(key, model, (), given.count(model))
     checks.check_start(model, (), cloud)
@@ -184,7 +184,7 @@ def _transport(
     *,
     scheme: Static,
 ) -> Transport:
-    preconditioner = langevin.as_preconditioner(model, preconditioner)
+    preconditioner = langevin.as_preconditioner(model.latent, 1, preconditioner)
 
     def step(cloud: Weighted, inputs):
         log_joint, grad_x, eve = cloud.cached

@@ -20,6 +20,7 @@ from jalax._model.model import GroupedModel, Model
 from jalax._model.types import Algorithm, Start, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
+from jalax._runtime import arguments
 from jalax._runtime.compilation import Jit
 
 LogPredictive = Callable[[Tree, Tree, Tree], Any]
@@ -122,17 +123,17 @@ def tune(
         min_gain: what counts as a gain.
         progress: as in `fit`.
     """
-    checks.check_key(key)
+    arguments.check_key(key)
     assert key is not None
     if isinstance(model, GroupedModel):
         raise TypeError(_NO_GROUPS)
     model = checks.prepare_model(model)
     found = _log_predictive(model, log_predictive)
     num_rows = _num_rows(model, rows)
-    num_folds = checks.check_count("num_folds", num_folds, 2)
-    every = checks.check_count("every", every)
-    patience = checks.check_count("patience", patience)
-    min_gain = checks.check_number("min_gain", min_gain)
+    num_folds = arguments.check_count("num_folds", num_folds, 2)
+    every = arguments.check_count("every", every)
+    patience = arguments.check_count("patience", patience)
+    min_gain = arguments.check_number("min_gain", min_gain)
     if num_rows < num_folds:
         raise ValueError(f"{num_rows} observations cannot be cut into {num_folds} folds.")
     prepare_algorithm(algorithm)
@@ -206,8 +207,8 @@ def _score(log_predictive, theta, particles, log_weights, data) -> Float[Array, 
 
 def _check_predictive(log_predictive: LogPredictive, theta: Tree, x: Tree, data: Tree) -> None:
     """One number for each observation."""
-    arguments = {"theta": theta, "x": x, "data": data}
-    out = checks.traced("log_predictive", log_predictive, arguments)
+    given_to = {"theta": theta, "x": x, "data": data}
+    out = checks.traced("log_predictive", log_predictive, given_to)
     if len(getattr(out, "shape", ())) != 1:
         raise ValueError(
             "log_predictive must return one log-density for each observation, shape (n,), got "
@@ -222,7 +223,7 @@ def _log_predictive(model: Model | None, given: LogPredictive | None) -> LogPred
             "this model has no predictive density of its own: pass log_predictive=, a function "
             "(theta, x, data) -> log-density of each observation."
         )
-    checks.check_callable("log_predictive", found, "(theta, x, data)")
+    arguments.check_callable("log_predictive", found, "(theta, x, data)")
     return found
 
 

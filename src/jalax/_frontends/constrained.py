@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from jalax._model.model import Model, Outside
 from jalax._particles.trees import Tree, describe
-from jalax._runtime.function_keys import Static
+from jalax._runtime.function_keys import wrapped
 
 
 def require_numpyro() -> ModuleType:
@@ -144,18 +143,6 @@ def Constrained(model: Model, *, theta: Any = None, latent: Any = None) -> Model
         latent=None if latent is None else wrapped(_latent, latent),
     )
     return copy
-
-
-def wrapped(function: Callable, *first: Any) -> Static:
-    """`function` with its first arguments; if the first is the user's function, under its name.
-
-    A partial is keyed by its parts, so that the same parts compile once.
-    """
-    part: Any = functools.partial(function, *first)
-    part.__qualname__ = getattr(first[0], "__qualname__", function.__qualname__)
-    if callable(first[0]):
-        part.__wrapped__ = first[0]
-    return Static(part)
 
 
 def _log_joint(log_joint: Callable, latent: Any, theta: Tree, x: Tree, data: Tree) -> Any:

@@ -14,8 +14,8 @@ from jalax._export.tables import Summary, Table
 from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
 from jalax._fit.result import FitResult
-from jalax._model import checks
 from jalax._model.types import Algorithm
+from jalax._runtime import arguments
 from jalax.models._mixed import MixedDesign, build
 
 LINKS = {
@@ -183,7 +183,7 @@ def mixed(
     >>> abs(float(result.theta["beta"][0]) - 1527.5) < 1.0
     True
     """
-    checks.check_key(key)
+    arguments.check_key(key)
     model, design = build(formula, data, family)
     result = fit(
         model,

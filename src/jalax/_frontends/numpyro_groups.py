@@ -12,12 +12,12 @@ import numpy as np
 from numpyro.primitives import Messenger
 
 from jalax._frontends import numpyro_sites
-from jalax._frontends.constrained import to_free, to_user, wrapped
+from jalax._frontends.constrained import to_free, to_user
 from jalax._frontends.numpyro_sites import Sites
 from jalax._model.model import GroupedModel
 from jalax._particles.trees import Tree
-from jalax._runtime.compilation import QUICKLY, Jit
-from jalax._runtime.function_keys import Static
+from jalax._runtime.compilation import LEVEL_1, Jit
+from jalax._runtime.function_keys import Static, wrapped
 
 HINT = (
     "Rows in long format, picked by an index, are arranged by jalax.group_by into arrays "
@@ -188,7 +188,7 @@ def _check(
 
 def _quick(function: Callable) -> Callable:
     """One compilation, for a single use."""
-    return Jit(function, QUICKLY)
+    return Jit(function, LEVEL_1)
 
 
 def _doubled(tree: Tree) -> Tree:

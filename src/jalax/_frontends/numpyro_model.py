@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jalax._frontends.constrained import require_numpyro, to_free, to_user, wrapped
-from jalax._model.checks import data_leaf
-from jalax._model.evaluation import at_particles
-from jalax._model.model import GroupedModel, Model, Outside
+from jalax._frontends.constrained import require_numpyro, to_free, to_user
+from jalax._frontends.numpyro_arguments import is_array, split
+from jalax._model.model import Model, Outside
 from jalax._particles.trees import Tree
+from jalax._runtime.function_keys import wrapped
 
 
 def from_numpyro(
@@ -97,26 +95,8 @@ def _observed(trace: dict[str, dict], data: dict[str, Any]) -> tuple[str, ...]:
     return tuple(
         name
         for name, leaf in data.items()
-        if _is_array(leaf) and any(np.array_equal(leaf, value) for value in values)
+        if is_array(leaf) and any(np.array_equal(leaf, value) for value in values)
     )
-
-
-def deterministic_of(model: Model, theta: Tree, particles: Tree) -> dict[str, jax.Array]:
-    """The `numpyro.deterministic` sites of every particle, like `FitResult.particles`.
-
-    Args:
-        model: made by `from_numpyro`.
-        theta: on the user's scale.
-        particles: of the state, (G, N, ...) on the unconstrained scale.
-    """
-    if model.outside.derived is None:
-        raise ValueError(
-            "this model has no numpyro.deterministic site; they come with jalax.from_numpyro."
-        )
-    values = at_particles(model.outside.derived, model, theta, particles)
-    if isinstance(model, GroupedModel):
-        return values
-    return jax.tree.map(lambda leaf: leaf[0], values)
 
 
 def _shapes(theta: Tree) -> Any:
@@ -138,71 +118,3 @@ def _unconstrain(bijections: dict, shapes: tuple, theta: Tree) -> Tree:
             wanted, found = (", ".join(map(str, shapes)) for shapes in (expected, given))
             raise ValueError(f"theta[{name!r}] must have shape {wanted}, got {found}.")
     return to_free(bijections, "theta", dict(theta))
-
-
-class _Traced:
-    """Stands where an array was taken out of the arguments."""
-
-    def __repr__(self) -> str:
-        return "an array"
-
-
-TRACED = _Traced()
-
-
-def split(fn: Callable, args: Sequence, kwargs: Mapping[str, Any]) -> tuple[dict, dict]:
-    """The arguments by name as settings, with TRACED for arrays, and as data, None elsewhere."""
-    if not callable(fn):
-        raise TypeError(f"fn must be a function with NumPyro statements, got {type(fn).__name__}.")
-    if not isinstance(args, (tuple, list)):
-        raise TypeError(
-            f"args must be a tuple of arguments, got {type(args).__name__}; for one argument "
-            "write args=(y,)."
-        )
-    if not isinstance(kwargs, Mapping):
-        raise TypeError(f"kwargs must be a dict of arguments, got {type(kwargs).__name__}.")
-    try:
-        arguments = dict(inspect.signature(fn).bind(*args, **kwargs).arguments)
-    except TypeError as error:
-        error.add_note("raised for the args and kwargs given to jalax.from_numpyro")
-        raise
-    arguments = jax.tree_util.tree_map_with_path(_plain, arguments)
-    static = jax.tree.map(lambda leaf: TRACED if _is_array(leaf) else leaf, arguments)
-    data = jax.tree.map(lambda leaf: leaf if _is_array(leaf) else None, arguments)
-    return static, jax.tree_util.tree_map_with_path(data_leaf, data)
-
-
-def _plain(path: tuple, leaf: Any) -> Any:
-    """Arrays as they are, NumPy's whole numbers (a count, a plate's size) as settings."""
-    name = jax.tree_util.keystr(path)
-    if hasattr(leaf, "columns"):
-        raise TypeError(
-            f"argument {name} is a {type(leaf).__name__}: pass the columns the model uses as "
-            "arrays, for example frame['y'].to_numpy()."
-        )
-    if isinstance(leaf, (np.integer, np.bool_)):
-        return leaf.item()
-    if hasattr(leaf, "dtype") and not isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
-        leaf = np.asarray(leaf)
-    if isinstance(leaf, np.ndarray) and leaf.dtype.kind not in "biufc":
-        raise TypeError(
-            f"argument {name} is an array of {leaf.dtype}, not of numbers: encode labels as "
-            "whole numbers first, for example by np.unique(labels, return_inverse=True)."
-        )
-    return leaf
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (np.ndarray, np.generic, jax.Array))
-
-
-def call_arguments(fn: Callable, static: dict, data: dict) -> tuple[tuple, dict]:
-    """The args and kwargs of `fn`, put together again."""
-    whole = jax.tree.map(
-        lambda setting, array: jnp.asarray(array) if setting is TRACED else setting,
-        static,
-        data,
-        is_leaf=lambda leaf: leaf is None,
-    )
-    bound = inspect.BoundArguments(inspect.signature(fn), whole)
-    return bound.args, bound.kwargs

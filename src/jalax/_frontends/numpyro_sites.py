@@ -15,7 +15,7 @@ from numpyro.infer.initialization import init_to_uniform
 from numpyro.infer.util import constrain_fn, potential_energy
 
 from jalax._frontends.constrained import Bijection
-from jalax._frontends.numpyro_model import call_arguments
+from jalax._frontends.numpyro_arguments import call_arguments
 from jalax._particles.trees import Tree
 
 # Of the example latent, unconstrained: small, and not zero, which may be a saddle.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,30 +15,9 @@ from jalax._model.model import GroupedModel, Model
 from jalax._model.types import Algorithm, Cloud
 from jalax._particles import trees
 from jalax._particles.trees import Tree
-from jalax._runtime.compilation import AT_ONCE, QUICKLY, Program, jit
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, Program, jit
 from jalax._runtime.function_keys import traced_once
 from jalax._runtime.processes import to_host
-
-
-def check_key(key: Any, num_fits: int | None = None) -> None:
-    """A typed key, or an array of `num_fits` of them."""
-    if key is None:
-        raise TypeError("a key is missing: pass key=jax.random.key(0), with a seed of your own.")
-    if not isinstance(key, jax.Array) or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise TypeError(
-            "key must be a typed JAX key, jax.random.key(seed); an old-style key from "
-            "jax.random.PRNGKey is brought over by jax.random.wrap_key_data(key). "
-            f"Got {type(key).__name__}."
-        )
-    if num_fits is None and key.shape != ():
-        raise ValueError(
-            f"key must be one key, got {key.shape} of them: pass key[0], or use jalax.fit_many for "
-            "one fit a key."
-        )
-    if key.shape not in ((), (num_fits,)):
-        raise ValueError(
-            f"key must be one key, or an array of one a fit, ({num_fits},); got {key.shape}."
-        )
 
 
 def prepare_model(model: Any) -> Model:
@@ -196,7 +174,7 @@ def look(model: Model, theta: Tree, particles: Tree):
     return visit.log_joint, visit.alive
 
 
-_look = Program(look, small=AT_ONCE, large=QUICKLY)
+_look = Program(look, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1)
 
 
 def _warn_of_scales(particles: Tree) -> None:
@@ -241,10 +219,10 @@ def _doubled(particles: Tree) -> Tree:
     return jax.tree.map(lambda x, m: m + 2 * (x - m), particles, middle)
 
 
-_twice_as_far = Program(_doubled, small=AT_ONCE, large=QUICKLY)
+_twice_as_far = Program(_doubled, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1)
 
 
-@jit(QUICKLY)
+@jit(LEVEL_1)
 def _is_steep(model: Model, theta: Tree, particles: Tree):
     """The gradient is infinite, as at an overflow of log p; not so behind a wall,
     jnp.where(x > 0, ..., -jnp.inf), where only log p is."""
@@ -326,47 +304,3 @@ def check_projection(algorithm: Algorithm, theta: Tree) -> None:
                 f"the start value {name} = {a} lies outside the constraints; project moves it to "
                 f"{b}. Start inside: pass project(theta_0)."
             )
-
-
-def check_count(name: str, value: Any, least: int = 1) -> int:
-    if value is None:
-        raise ValueError(f"{name} is missing: pass {name}=..., a whole number.")
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    return int(value)
-
-
-def check_number(
-    name: str, value: Any, expected: str = "a finite number", holds: Callable = math.isfinite
-) -> Any:
-    """One number that is as expected; of a tracer there is nothing to look at."""
-    if isinstance(value, jax.core.Tracer):
-        return value
-    sentence = f"{name} must be {expected}, got {{}}."
-    try:
-        if isinstance(value, (str, bool)) or np.shape(value) != ():
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(sentence.format(repr(value))) from None
-    if not holds(number):
-        raise ValueError(sentence.format(f"{number:g}"))
-    return number
-
-
-def check_positive(name: str, value: Any) -> Any:
-    """A number above 0; infinity is one."""
-    return check_number(name, value, "a positive number", lambda number: number > 0)
-
-
-def check_fraction(name: str, value: Any, what: str = "a number", ends: bool = False) -> Any:
-    """A number between 0 and 1, with or without the two."""
-    if ends:
-        return check_number(name, value, f"{what} from 0 to 1", lambda number: 0 <= number <= 1)
-    return check_number(name, value, f"{what} between 0 and 1", lambda number: 0 < number < 1)
-
-
-def check_callable(name: str, value: Any, call: str) -> None:
-    """A function, which is called like `call`."""
-    if not callable(value) or isinstance(value, type):
-        raise TypeError(f"{name} must be a function {call}, got {value!r}.")

@@ -14,11 +14,10 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
-from jalax._model import batching
+from jalax._model import batching, sharding
 from jalax._model.model import Model
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
-from jalax._runtime import layouts
 from jalax._runtime.compilation import jit
 from jalax._runtime.function_keys import Static, traced_once
 
@@ -26,7 +25,7 @@ from jalax._runtime.function_keys import Static, traced_once
 def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
     """log p_theta(x, y) of every particle of every group."""
     one = traced_once(model.log_joint, model.constrain)
-    particles = layouts.spread(model, particles)
+    particles = sharding.shard_particles(model, particles)
     size = batching.particles_at_once(model, theta, _num_particles(particles))
 
     def of_group(x, data):
@@ -36,7 +35,7 @@ def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]
         return trees.map_in_batches(lambda x: one(theta, x, data), x, size, several)
 
     each = _num_particles(particles) * batching.numbers_per_particle(model, theta)
-    return layouts.spread(model, over_groups(model, of_group, particles, each=each))
+    return sharding.shard_particles(model, over_groups(model, of_group, particles, each=each))
 
 
 def _num_particles(particles: Tree) -> int:
@@ -63,7 +62,7 @@ class Point(NamedTuple):
 
 def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
     """log p and its x-gradient at every particle: one forward and one backward pass."""
-    particles = layouts.spread(model, particles)
+    particles = sharding.shard_particles(model, particles)
     num = _num_particles(particles)
     each = num * batching.numbers_per_particle(model, theta)  # what the pull-backs need
     if batching.groups_at_once(model, each) is not None:
@@ -73,7 +72,7 @@ def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
     else:
         value, pull = jax.vjp(lambda t, x: log_joint(model, t, x), theta, particles)
         _, grad_x = pull(jnp.ones_like(value))
-    value, grad_x = layouts.spread(model, (value, grad_x))
+    value, grad_x = sharding.shard_particles(model, (value, grad_x))
     alive = jnp.isfinite(value) & trees.all_finite(grad_x)
     return Evaluation(particles, value, grad_x, alive, pull)
 

@@ -24,7 +24,7 @@ from jalax._model import batching, evaluation
 from jalax._model.model import Model
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
-from jalax._runtime.compilation import AT_ONCE, Program
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Program
 from jalax._runtime.function_keys import traced_once
 
 LIMIT = 300  # parameters: the information is a dense matrix, and N scores of this size are held
@@ -261,7 +261,7 @@ def metric(complete: Float[Array, "P P"], missing: Float[Array, "P P"]) -> Metri
     return Metric(root @ turn, inverse, share)
 
 
-_compiled_metric = Program(metric, small=AT_ONCE, large={})
+_compiled_metric = Program(metric, small=LEVEL_0_OLD_EMITTERS, large={})
 
 
 def host_metric(complete: Any, missing: Any) -> Any:

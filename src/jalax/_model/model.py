@@ -12,8 +12,11 @@ import jax.numpy as jnp
 from jalax._model.groups import Groups
 from jalax._particles import trees
 from jalax._particles.trees import Tree
+from jalax._runtime.compilation import Workload
 from jalax._runtime.function_keys import Static
 from jalax._runtime.layouts import Layout
+
+SMALL = 300_000  # numbers of the data times latents of a group, which a Hessian costs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Outside:
         )
 
 
-class Model:
+class Model(Workload):
     r"""A latent variable model $p_\theta(x, y)$, given by the log of its joint density.
 
     Args:
@@ -126,6 +129,11 @@ class Model:
     def num_groups(self) -> int:
         """How many groups there are; 1 of a plain model."""
         return 1
+
+    def is_short(self) -> bool:
+        """Small enough for its programs to take longer to compile than to run."""
+        latents = trees.size(self.latent)
+        return max(trees.size(self.data), latents) * latents <= SMALL
 
     def replace(self, **changes) -> Model:
         """A copy with another `latent`, `data`, `theta`, `layout` or batch."""

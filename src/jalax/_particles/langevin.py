@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from jalax._model.model import Model
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 
@@ -52,35 +51,34 @@ class InverseHessian:
     """
 
 
-def as_preconditioner(model: Model, value: Any) -> Preconditioner:
+def as_preconditioner(latent: Tree, groups: int, value: Any) -> Preconditioner:
     """None, a latent-shaped tree (diagonal), or a matrix over the ravelled latent."""
     if value is None:
         return None
-    groups, size = model.num_groups, trees.size(model.latent)
+    size = trees.size(latent)
     if isinstance(value, jax.Array) and value.shape in ((size, size), (groups, size, size)):
         matrix = value.reshape((-1, size, size))
         return Dense(matrix, jnp.linalg.cholesky(matrix))
-    shared = jax.tree.map(lambda p, x: p.reshape((-1, 1, *jnp.shape(x))), value, model.latent)
+    shared = jax.tree.map(lambda p, x: p.reshape((-1, 1, *jnp.shape(x))), value, latent)
     return Diagonal(shared)
 
 
-def check_preconditioner(model: Model, value: Any) -> None:
+def check_preconditioner(latent: Tree, groups: int, value: Any) -> None:
     """A sentence for a preconditioner whose shape fits neither reading, or is not positive."""
     if value is None or isinstance(value, InverseHessian):
         return
-    size = trees.size(model.latent)
-    groups = model.num_groups
+    size = trees.size(latent)
     shapes = (size, size), (groups, size, size)
     dense = isinstance(value, (jax.Array, np.ndarray)) and value.shape in shapes
     if not dense and (
-        jax.tree.structure(value) != jax.tree.structure(model.latent)
+        jax.tree.structure(value) != jax.tree.structure(latent)
         or any(
             p.shape not in (jnp.shape(x), (groups, *jnp.shape(x)))
-            for p, x in zip(jax.tree.leaves(value), jax.tree.leaves(model.latent), strict=True)
+            for p, x in zip(jax.tree.leaves(value), jax.tree.leaves(latent), strict=True)
         )
     ):
         raise ValueError(
-            f"preconditioner must be shaped like one latent, {trees.describe(model.latent)} (a "
+            f"preconditioner must be shaped like one latent, {trees.describe(latent)} (a "
             f"diagonal), or be a ({size}, {size}) matrix over the ravelled latent, each optionally "
             f"with a leading axis of {groups} group(s); got {trees.describe(value)}."
         )

@@ -85,7 +85,7 @@ def as_metric(model: Model, theta: Tree, value: Any, at: Float[Array, "G D"]) ->
     """The preconditioner an option stands for, `at` being where the particles are."""
     if isinstance(value, InverseHessian):
         return inverse_hessian(model, theta, at)
-    return as_preconditioner(model, value)
+    return as_preconditioner(model.latent, model.num_groups, value)
 
 
 def newton(

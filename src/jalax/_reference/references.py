@@ -24,7 +24,7 @@ from jalax._model.model import GroupedModel, Model
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._reference.mode_search import Mode, find_mode, symmetric
-from jalax._runtime import normals
+from jalax._runtime import arguments, normals
 from jalax._runtime.function_keys import Static
 
 
@@ -68,7 +68,7 @@ class AtMode:
 def check_freedom(name: str, given: Any) -> None:
     """None, or above 0; infinity is a Gaussian."""
     if given is not None:
-        checks.check_positive(f"{name}.degrees_of_freedom", given)
+        arguments.check_positive(f"{name}.degrees_of_freedom", given)
 
 
 def _freedom(given: float | None, mode: Mode) -> float:

@@ -19,13 +19,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jalax._model import checks, evaluation
+from jalax._model import evaluation
 from jalax._model.model import Model
 from jalax._particles import langevin, trees, weight_math
 from jalax._particles.pareto import pareto_k
 from jalax._particles.resampling import Weighted, resample_low, systematic
 from jalax._particles.trees import Tree
 from jalax._reference.references import Prepared
+from jalax._runtime import arguments
 
 
 @jax.tree_util.register_dataclass
@@ -52,8 +53,8 @@ def check_moves(name: str, moves: Any) -> None:
     if not isinstance(moves, (MALA, JALA)):
         raise TypeError(f"{name} must be jalax.MALA() or jalax.JALA(), got {moves!r}.")
     kind = type(moves).__name__
-    checks.check_count(f"{kind}.num_moves", moves.num_moves)
-    checks.check_fraction(f"{kind}.target", moves.target)
+    arguments.check_count(f"{kind}.num_moves", moves.num_moves)
+    arguments.check_fraction(f"{kind}.target", moves.target)
 
 
 MOST_WEIGHTS = 2_000_000  # for a k-hat: they have to be sorted

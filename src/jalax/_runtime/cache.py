@@ -7,8 +7,6 @@ from pathlib import Path
 
 import jax
 
-from jalax._runtime import kept
-
 
 def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     """Keep compiled programs in a folder, so that the next process need not compile them.
@@ -16,10 +14,6 @@ def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     Call it once, before the first fit. It switches on JAX's persistent compilation cache for this
     process, for programs of every size: half of a small fit's are quick to compile. The programs
     of other code that uses JAX are kept, too. The folder may be deleted at any time.
-
-    A ready-made model, or one of `jalax.mixed`, need not even be traced again: its programs are
-    found by what they are made of (in `programs`, inside the folder). A log-joint of your own is
-    traced in every process, since it may have changed.
 
     Programs are run as they are found: use a folder that nobody else can write to.
 
@@ -50,7 +44,6 @@ def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    kept.keep_in(path)
     return path
 
 

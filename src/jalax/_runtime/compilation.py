@@ -15,31 +15,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jalax._model.model import Model
-from jalax._particles import trees
-from jalax._runtime import kept
-
 # For programs that run once or twice a fit, and take longer to compile than to run.
-QUICKLY = {"xla_backend_optimization_level": 1}
+LEVEL_1 = {"xla_backend_optimization_level": 1}
 # For those that run longer: the last level costs a second more to compile an automatic fit, and
 # makes it no faster.
-BRISKLY = {"xla_backend_optimization_level": 2}
+LEVEL_2 = {"xla_backend_optimization_level": 2}
 # XLA's older emitters of loops: half the time to compile, and up to a third more to run. In two
 # parts, not 32: a tenth less, and programs that compile at the same time need not queue.
-PLAINLY = {
+LEVEL_2_OLD_EMITTERS = {
     "xla_backend_optimization_level": 2,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 2,
 }
 # A fifth of the time to compile, and four times as long to run: for what runs once.
-AT_ONCE = {**PLAINLY, "xla_backend_optimization_level": 0}
+LEVEL_0_OLD_EMITTERS = {**LEVEL_2_OLD_EMITTERS, "xla_backend_optimization_level": 0}
 
 # XLA adds up more than 32 numbers in two passes, and joins neither to anything else. That saves
 # digits in float32, and two cores share a long sum. In float64, where a sum of ten million in one
 # pass is off by 2e-14, and over few particles, it only takes time: 5 to 10 % of a step.
-IN_ONE_PASS = {**BRISKLY, "xla_disable_hlo_passes": "tree_reduction_rewriter"}
+LEVEL_2_ONE_PASS_SUMS = {**LEVEL_2, "xla_disable_hlo_passes": "tree_reduction_rewriter"}
 
-SMALL = 300_000  # numbers of the data times latents of a group, which a Hessian costs
 FEW = 2048  # particles of a group: a sum over them is no work for two cores
 
 
@@ -50,7 +45,7 @@ WITHOUT_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 @functools.cache
-def careful() -> dict[str, Any]:
+def safe_options() -> dict[str, Any]:
     """The options above, unless this XLA has no such library."""
     try:
         jax.jit(lambda: 0, compiler_options=WITHOUT_LIBRARY)()
@@ -59,12 +54,18 @@ def careful() -> dict[str, Any]:
     return WITHOUT_LIBRARY
 
 
+class Workload:
+    """An argument that knows whether a program with it takes longer to compile than to run."""
+
+    def is_short(self) -> bool:
+        raise NotImplementedError
+
+
 class Jit:
-    """`jax.jit` with these compiler options, and `careful` ones.
+    """`jax.jit` with these compiler options, and `safe_options` ones.
 
     Every program of jalax is compiled by it. Inside of another program it is a part of that: JAX
-    takes options for the outermost only. With `jalax.compilation_cache` a program may be on disk
-    already, see `kept`.
+    takes options for the outermost only.
     """
 
     def __init__(
@@ -77,31 +78,24 @@ class Jit:
         self.function, self.options = function, options or {}
         self.static = (static_argnames,) if isinstance(static_argnames, str) else static_argnames
         self.part: Any = jax.jit(function, static_argnames=self.static)
-        self._seen: dict = {}
 
     @functools.cached_property
     def program(self) -> Any:
-        options = {**careful(), **self.options}
+        options = {**safe_options(), **self.options}
         return jax.jit(self.function, compiler_options=options, static_argnames=self.static)
 
     def __call__(self, *args, **kwargs):
         leaves = jax.tree.leaves((args, kwargs))
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-        return (self.part if traced else self._found(args, kwargs))(*args, **kwargs)
+        return (self.part if traced else self.program)(*args, **kwargs)
 
     def eval_shape(self, *args, **kwargs) -> Any:
         """Shapes of the result; the trace, if one is needed, is kept for the call itself."""
-        return self._found(args, kwargs).eval_shape(*args, **kwargs)
+        return self.program.eval_shape(*args, **kwargs)
 
     def lower(self, *args, **kwargs) -> Any:
         """Traced for arguments of these shapes; what is left to do is `compile_ahead`'s."""
-        return self._found(args, kwargs).lower(*args, **kwargs)
-
-    def _found(self, args: tuple, kwargs: dict) -> Any:
-        """A program on disk, see `kept`, or `program`."""
-        options = {**careful(), **self.options}
-        found = kept.find(self.function, options, self.static, args, kwargs, self._seen)
-        return self.program if found is None else found
+        return self.program.lower(*args, **kwargs)
 
 
 def jit(options: dict[str, Any] | None = None, **how: Any) -> Callable[[Callable], Any]:
@@ -166,20 +160,14 @@ def compile_ahead(*lowered: Any) -> threading.Thread:
 
 
 def _is_short(args: Sequence[Any]) -> bool:
-    """On a CPU, if there is a model then a small one, and no algorithm takes thousands of steps.
-
-    One that chooses its step size stops by itself, usually before the hundredth.
-    """
-    if not _compiles_plainly():
-        return False
-    long = any(hasattr(a, "step") and not getattr(a, "automatic", False) for a in args[:2])
-    return not long and all(_is_small(a) for a in args if isinstance(a, Model))
+    """On a CPU, and no argument makes it a long program."""
+    return _knows_options() and all(a.is_short() for a in args if isinstance(a, Workload))
 
 
 def _sums_are_short(args: Sequence[Any]) -> bool:
     """On a CPU, in float64 throughout, over a state of few particles."""
     states = [a for a in args if hasattr(a, "log_weights")]
-    if not states or not _compiles_plainly():
+    if not states or not _knows_options():
         return False
     floats = [jnp.result_type(leaf) for leaf in jax.tree.leaves(args)]
     floats = [dtype for dtype in floats if jnp.issubdtype(dtype, jnp.floating)]
@@ -187,20 +175,18 @@ def _sums_are_short(args: Sequence[Any]) -> bool:
 
 
 @functools.cache
-def _compiles_plainly() -> bool:
+def _knows_options() -> bool:
     """The options above are XLA's, for the CPU; another version of it may not know them."""
     if jax.default_backend() != "cpu":
         return False
     try:
-        jax.jit(lambda: 0, compiler_options={**careful(), **IN_ONE_PASS, **AT_ONCE})()
+        jax.jit(
+            lambda: 0,
+            compiler_options={**safe_options(), **LEVEL_2_ONE_PASS_SUMS, **LEVEL_0_OLD_EMITTERS},
+        )()
     except RuntimeError:
         return False
     return True
-
-
-def _is_small(model: Model) -> bool:
-    latents = trees.size(model.latent)
-    return max(trees.size(model.data), latents) * latents <= SMALL
 
 
 def _split(key, num: int = 2) -> tuple[jax.Array, ...]:
@@ -208,5 +194,5 @@ def _split(key, num: int = 2) -> tuple[jax.Array, ...]:
 
 
 # Outside of jit a split is two programs, which take four times as long to compile.
-split = Program(_split, small=AT_ONCE, large={}, static_argnames="num")
-fold_in = Program(jax.random.fold_in, small=AT_ONCE, large={})
+split = Program(_split, small=LEVEL_0_OLD_EMITTERS, large={}, static_argnames="num")
+fold_in = Program(jax.random.fold_in, small=LEVEL_0_OLD_EMITTERS, large={})

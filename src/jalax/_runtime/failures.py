@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 import jax
 
-from jalax._model.model import Model
-
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Of the host, or of a device, for which the runtime has no error class of its own."""
@@ -18,9 +16,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text
 
 
-def memory_advice(model: Model) -> str:
-    """Which knobs make a fit of this model smaller."""
-    if model.grouped:
+def memory_advice(grouped: bool) -> str:
+    """Which knobs make a fit smaller, of a model with groups or without."""
+    if grouped:
         knobs = "group_batch= (groups that are worked on at a time)"
     else:
         knobs = (
@@ -38,7 +36,7 @@ class OutOfMemory(MemoryError):
 
 
 @contextmanager
-def naming_knobs(model: Model) -> Iterator[None]:
+def naming_knobs(grouped: bool) -> Iterator[None]:
     """A device, or the host, out of memory: a MemoryError that says what to do about it."""
     try:
         yield
@@ -48,7 +46,7 @@ def naming_knobs(model: Model) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         said = str(error).splitlines()[0] if str(error) else "the host"
-        raise OutOfMemory(f"there is no memory left ({said}); {memory_advice(model)}.") from error
+        raise OutOfMemory(f"there is no memory left ({said}); {memory_advice(grouped)}.") from error
 
 
 @contextmanager

@@ -26,8 +26,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax._particles.trees import Tree
 from jalax._runtime.processes import blocks, to_host
+
+Tree = Any
 
 FORMAT = 1
 MAX_MEMBERS = 100_000  # arrays in a file; a fit has some dozens

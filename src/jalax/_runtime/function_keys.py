@@ -166,6 +166,18 @@ def _names(code: types.CodeType) -> set[str]:
 _compilations: dict[types.CodeType, int] = {}
 
 
+def wrapped(function: Callable, *first: Any) -> Static:
+    """`function` with its first arguments; if the first is the user's function, under its name.
+
+    A partial is keyed by its parts, so that the same parts compile once.
+    """
+    part: Any = functools.partial(function, *first)
+    part.__qualname__ = getattr(first[0], "__qualname__", function.__qualname__)
+    if callable(first[0]):
+        part.__wrapped__ = first[0]
+    return Static(part)
+
+
 @functools.lru_cache(maxsize=256)
 def traced_once(log_joint: Static, constrain: Static | None) -> Callable:
     """log_joint(constrain(theta), x, data) whose Python body runs once per set of shapes.

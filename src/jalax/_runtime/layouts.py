@@ -1,8 +1,6 @@
 """A fit on many devices: which axis of a mesh carries what, and how arrays are laid out on it.
 
-Nothing in an algorithm knows of devices. A model that is laid out on a mesh says so
-(`Model.layout`); the visits of its particles tell the compiler (`spread`), which derives the rest,
-and the same key gives the same noise whatever the layout.
+What a model makes of a layout is in `_model/sharding.py`.
 """
 
 from __future__ import annotations
@@ -10,17 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jalax._runtime.processes import to_host
-
 Tree = Any
-AnyModel = TypeVar("AnyModel", bound=Any)
 
 NAMES = ("groups", "particles", "data", "fits")
 
@@ -134,46 +128,13 @@ def of_fits(given: Any) -> Layout | None:
 # --- before a fit: onto the mesh --------------------------------------------------------------
 
 
-def layout_for(model: Any, given: Any) -> Layout | None:
-    """That of `mesh=`; by default of the mesh that the model's data is on already."""
-    layout = _found(model) if given is None else as_layout(given)
-    if layout is not None and layout.fits is not None:
-        raise ValueError(
-            "fits= of a Layout is for jalax.fit_many; here spread particles, groups or data."
-        )
-    return layout
-
-
-def lay_out(model: AnyModel, layout: Layout | None) -> AnyModel:
-    """The model with its data on the mesh."""
-    if layout is None:
-        return model
-    if layout.groups is not None and not model.grouped:
-        raise ValueError(
-            "groups= of a Layout is for a jalax.GroupedModel; this model has one joint latent: "
-            "spread its particles or data."
-        )
-    if model.grouped and isinstance(layout.data, str):
-        raise ValueError(
-            "the data of a jalax.GroupedModel is spread by its groups: use groups= of a Layout."
-        )
-    if layout.groups is not None:
-        _check_divides(layout, "groups", model.num_groups, "groups")
-    specs = _data_specs(layout, model)
-    data = jax.tree.map(
-        lambda leaf, spec: _put(leaf, NamedSharding(layout.mesh, spec)), model.data, specs
-    )
-    axis = layout.data if isinstance(layout.data, str) else None  # a tree has done its work
-    return model.replace(data=data, layout=dataclasses.replace(layout, data=axis))
-
-
 def put_fits(layout: Layout, tree: Tree, axes: Sequence[int | None]) -> Tree:
     """Arrays on the mesh of fit_many; those that lead with the fit axis are spread."""
     leaves, treedef = jax.tree.flatten(tree)
     spread, everywhere = layout.sharding(layout.fits), layout.sharding()
     return treedef.unflatten(
         [
-            _put(x, everywhere if axis is None else spread)
+            put(x, everywhere if axis is None else spread)
             for x, axis in zip(leaves, axes, strict=True)
         ]
     )
@@ -181,10 +142,10 @@ def put_fits(layout: Layout, tree: Tree, axes: Sequence[int | None]) -> Tree:
 
 def check_particles(layout: Layout | None, num_particles: int) -> None:
     if layout is not None and layout.particles is not None:
-        _check_divides(layout, "particles", num_particles, "particles")
+        check_divides(layout, "particles", num_particles, "particles")
 
 
-def _check_divides(layout: Layout, name: str, count: int, things: str) -> None:
+def check_divides(layout: Layout, name: str, count: int, things: str) -> None:
     size = layout.size(name)
     if count % size:
         more = -(-count // size) * size
@@ -197,76 +158,20 @@ def _check_divides(layout: Layout, name: str, count: int, things: str) -> None:
         )
 
 
-def _found(model: Any) -> Layout | None:
-    """The layout of data that came on a mesh."""
-    if model.layout is not None:
-        return model.layout
-    for leaf in jax.tree.leaves(model.data):
-        at = getattr(leaf, "sharding", None)
-        if isinstance(at, NamedSharding) and isinstance(at.mesh, Mesh) and at.mesh.size > 1:
-            lead = at.spec[0] if len(at.spec) else None
-            return Layout(at.mesh, groups=lead if model.grouped else None)
-    return None
-
-
-def _data_specs(layout: Layout, model: Any) -> Tree:
-    """A PartitionSpec for each leaf of the data."""
-    lead = layout.groups
-
-    def kept(leaf):  # as the user laid it out, if that was on this mesh
-        at = getattr(leaf, "sharding", None)
-        spec = PartitionSpec()
-        if isinstance(at, NamedSharding) and at.mesh.shape == layout.mesh.shape:
-            spec = at.spec
-        return PartitionSpec(lead, *spec[1:]) if lead else spec
-
-    if layout.data is None:
-        return jax.tree.map(kept, model.data)
-    if not isinstance(layout.data, str):
-        return jax.tree.map(
-            lambda axis, leaf: _leading(axis),
-            layout.data,
-            model.data,
-            is_leaf=lambda axis: axis is None or isinstance(axis, PartitionSpec),
-        )
-    lengths = {jnp.size(leaf): jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(model.data)}
-    rows = lengths[max(lengths)] if lengths else ()
-    if not rows:
-        raise ValueError("the data has no rows to spread: leave out data= of the Layout.")
-    _check_divides(layout, "data", rows[0], "rows of data")
-    return jax.tree.map(
-        lambda leaf: _leading(layout.data if jnp.shape(leaf)[:1] == rows else None), model.data
-    )
-
-
-def _leading(axis: Any) -> PartitionSpec:
+def leading_axis(axis: Any) -> PartitionSpec:
     if isinstance(axis, PartitionSpec):
         return axis
     return PartitionSpec() if axis is None else PartitionSpec(axis)
 
 
-def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
+def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
     if sharding.is_fully_addressable or not getattr(leaf, "is_fully_addressable", True):
         return jax.device_put(leaf, sharding)
     host = np.asarray(leaf)  # every process holds all of it, and takes its part
     return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
 
-def place(model: Any, state: Any) -> Any:
-    """A state from elsewhere (a file, another mesh) where the model is."""
-    layout = model.layout
-    if layout is None:
-        many = any(
-            isinstance(x, jax.Array) and len(x.devices()) > 1 for x in jax.tree.leaves(state)
-        )
-        return jax.tree.map(jnp.asarray, to_host(state)) if many else state
-    axes = _axes_of(model, state)
-    return jax.tree.map(
-        lambda leaf, names: _put(leaf, _sharding(layout, leaf.shape, names)), state, axes
-    )
-
-
-def automatic(tree: Tree) -> Tree:
+def with_auto_axes(tree: Tree) -> Tree:
     """Arrays of a mesh with explicit axes, as arrays of the same mesh without."""
 
     def one(leaf):
@@ -278,7 +183,7 @@ def automatic(tree: Tree) -> Tree:
     return jax.tree.map(one, tree)
 
 
-def as_ours(layout: Layout | None) -> AbstractContextManager:
+def use_mesh(layout: Layout | None) -> AbstractContextManager:
     """Inside the user's jax.set_mesh of a mesh with explicit axes: programs are for ours."""
     ambient = jax.sharding.get_abstract_mesh()
     if layout is None or AxisType.Explicit not in ambient.axis_types:
@@ -286,56 +191,11 @@ def as_ours(layout: Layout | None) -> AbstractContextManager:
     return jax.set_mesh(layout.mesh)
 
 
-# --- inside a program: what the compiler is told ----------------------------------------------
+def constrain(layout: Layout, leaf: Any, names: tuple[str, ...]) -> Any:
+    return jax.lax.with_sharding_constraint(leaf, sharding_of(layout, leaf.shape, names))
 
 
-def spread(model: Any, tree: Tree) -> Tree:
-    """Particle leaves (G, N, ...) over the devices; as they are where they do not divide evenly."""
-    layout = model.layout
-    if layout is None:
-        return tree
-    return jax.tree.map(lambda leaf: _constrain(layout, leaf, ("groups", "particles")), tree)
-
-
-def settle(model: Any, state: Any) -> Any:
-    """A whole state: what has a particle or group axis is spread, the rest is on every device.
-
-    Without this the compiler is free to lay out the state of the next chunk in another way, and
-    would compile the loop again for it.
-    """
-    layout = model.layout
-    if layout is None:
-        return state
-    axes = _axes_of(model, state)
-    return jax.tree.map(lambda leaf, names: _constrain(layout, leaf, names), state, axes)
-
-
-def _axes_of(model: Any, state: Any) -> Any:
-    """For each leaf of a state the things that its first axes count."""
-    lead = state.log_weights.shape
-
-    def one(leaf):
-        if leaf.shape[:2] == lead:
-            return "groups", "particles"
-        return ("groups",) if model.grouped and leaf.shape[:1] == lead[:1] else ()
-
-    axes = jax.tree.map(one, state)
-    return axes._replace(theta=jax.tree.map(lambda leaf: (), state.theta))
-
-
-def everywhere(model: Any, tree: Tree) -> Tree:
-    """The same on every device, for the host to read."""
-    layout = model.layout
-    if layout is None:
-        return tree
-    return jax.tree.map(lambda leaf: _constrain(layout, leaf, ()), tree)
-
-
-def _constrain(layout: Layout, leaf: Any, names: tuple[str, ...]) -> Any:
-    return jax.lax.with_sharding_constraint(leaf, _sharding(layout, leaf.shape, names))
-
-
-def _sharding(layout: Layout, shape: tuple[int, ...], names: tuple[str, ...]) -> NamedSharding:
+def sharding_of(layout: Layout, shape: tuple[int, ...], names: tuple[str, ...]) -> NamedSharding:
     even = [length % layout.size(name) == 0 for length, name in zip(shape, names, strict=False)]
     axes = [getattr(layout, name) if ok else None for name, ok in zip(names, even, strict=True)]
     return layout.sharding(*axes)
@@ -344,7 +204,7 @@ def _sharding(layout: Layout, shape: tuple[int, ...], names: tuple[str, ...]) ->
 # --- many fits: nothing but the fit axis is spread --------------------------------------------
 
 
-def each_on_its_own(layout: Layout | None, function: Callable, specs: tuple) -> Callable:
+def shard_map_fits(layout: Layout | None, function: Callable, specs: tuple) -> Callable:
     """A function of many fits, on each device for the fits it has; nothing is exchanged."""
     if layout is None:
         return function

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax._particles.trees import Tree
 from jalax._runtime.function_keys import Static
+
+Tree = Any
 
 
 @jax.tree_util.register_pytree_with_keys_class

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-if TYPE_CHECKING:
-    from jalax._runtime.layouts import Layout
+from jalax._runtime.layouts import Layout
 
 Tree = Any
 BLOCK = 2**26  # bytes that are brought to the host at a time

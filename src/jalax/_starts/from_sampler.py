@@ -8,12 +8,13 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jalax._model import checks, evaluation
+from jalax._model import evaluation
 from jalax._model.model import Model
 from jalax._model.types import Cloud
 from jalax._particles.pareto import pareto_k
 from jalax._particles.trees import Tree
 from jalax._reference.references import check_density, density, draw
+from jalax._runtime import arguments
 from jalax._starts.importance import importance_cloud
 
 
@@ -35,10 +36,10 @@ class FromSampler:
     log_density: Callable | None = dataclasses.field(default=None, metadata={"static": True})
 
     def check(self, model: Model, theta: Tree) -> None:
-        checks.check_callable("FromSampler.fn", self.fn, "(key, theta, data) -> x")
+        arguments.check_callable("FromSampler.fn", self.fn, "(key, theta, data) -> x")
         if self.log_density is not None:
             call = "(theta, x, data) -> log q"
-            checks.check_callable("FromSampler.log_density", self.log_density, call)
+            arguments.check_callable("FromSampler.log_density", self.log_density, call)
             check_density(self.log_density, model, theta)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jalax._model import checks, evaluation
+from jalax._model import evaluation
 from jalax._model.model import Model
 from jalax._model.types import Cloud
 from jalax._particles import trees, weight_math
@@ -17,6 +17,7 @@ from jalax._particles.pareto import pareto_k
 from jalax._particles.resampling import ancestors_of_groups, systematic
 from jalax._particles.trees import Tree
 from jalax._reference.references import AtMode, as_reference, check_freedom, check_reference
+from jalax._runtime import arguments
 
 
 def importance_cloud(
@@ -75,7 +76,7 @@ class Laplace:
     def check(self, model: Model, theta: Tree) -> None:
         check_freedom("Laplace", self.degrees_of_freedom)
         if self.num_draws is not None:
-            checks.check_count("Laplace.num_draws", self.num_draws)
+            arguments.check_count("Laplace.num_draws", self.num_draws)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
         start = Importance(AtMode(self.degrees_of_freedom))

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jalax._model import checks
 from jalax._model.model import Model
 from jalax._model.types import Cloud
 from jalax._particles.trees import Tree
 from jalax._reference import tempering
 from jalax._reference.references import AtMode, as_reference, check_reference
 from jalax._reference.tempering import MALA
+from jalax._runtime import arguments
 
 
 @jax.tree_util.register_dataclass
@@ -40,9 +40,9 @@ class Tempered:
     def check(self, model: Model, theta: Tree) -> None:
         check_reference(self.reference, model, theta)
         tempering.check_moves("Tempered.moves", self.moves)
-        checks.check_fraction("Tempered.cess", self.cess)
-        checks.check_count("Tempered.pilot_particles", self.pilot_particles, 2)
-        checks.check_count("Tempered.max_temperatures", self.max_temperatures, 2)
+        arguments.check_fraction("Tempered.cess", self.cess)
+        arguments.check_count("Tempered.pilot_particles", self.pilot_particles, 2)
+        arguments.check_count("Tempered.max_temperatures", self.max_temperatures, 2)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
         key_prepare, key_pilot, key_leg = jax.random.split(key, 3)

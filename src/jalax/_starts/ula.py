@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jalax._model import checks
 from jalax._model.evaluation import evaluate
 from jalax._model.model import Model
 from jalax._model.types import Cloud
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._reference.references import draw
+from jalax._runtime import arguments
 from jalax._runtime.options import require_positive
 
 
@@ -39,8 +39,8 @@ class ULA:
     step_size: float = 1e-3
 
     def check(self, model: Model, theta: Tree) -> None:
-        checks.check_callable("ULA.fn", self.fn, "(key, theta, data) -> x")
-        checks.check_count("ULA.num_steps", self.num_steps)
+        arguments.check_callable("ULA.fn", self.fn, "(key, theta, data) -> x")
+        arguments.check_count("ULA.num_steps", self.num_steps)
         require_positive("ULA.step_size", self.step_size)
 
     def __call__(self, key, model: Model, theta: Tree, num_particles: int) -> Cloud:
