@@ -4,7 +4,7 @@ from jalax import datasets as datasets
 from jalax import models as models
 from jalax._algorithms.ipla import IPLA as IPLA
 from jalax._algorithms.jala_em import JALAEM as JALAEM
-from jalax._algorithms.jala_em import Shift as Shift
+from jalax._algorithms.jala_em_options import Shift as Shift
 from jalax._algorithms.pgd import PGD as PGD
 from jalax._algorithms.sfla import SFLA as SFLA
 from jalax._algorithms.soul import SOUL as SOUL

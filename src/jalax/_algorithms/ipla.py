@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jalax._algorithms.peers import bury, equal_cloud, peer_info
+from jalax._model.algorithm import Algorithm
 from jalax._model.evaluation import Point, evaluate, weigh
 from jalax._model.model import Model
 from jalax._model.types import Cloud, Info, State
@@ -24,7 +25,7 @@ class Memory(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class IPLA:
+class IPLA(Algorithm):
     r"""Interacting particle Langevin algorithm (paper, appendix A): PGD with noise in theta.
 
     $$\theta_{k+1} = \theta_k - \frac{\gamma}{N} \sum_i \nabla_\theta U(\theta_k, X_k^i)
@@ -36,9 +37,6 @@ class IPLA:
     """
 
     step_size: float | Schedule | Callable | None = None
-
-    gives_evidence = False
-    min_particles = 2
 
     def check(self, model: Model) -> None:
         require_positive("IPLA.step_size", self.step_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,17 +13,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from jalax._algorithms import minibatches
-from jalax._algorithms.step_size import PilotStep
+from jalax._algorithms.jala_em_options import JALAEMOptions
 from jalax._algorithms.theta_step import (
-    DONE,
     MOVING,
-    Averaging,
-    Limiter,
-    ObservedInformation,
     Phase,
     Yardstick,
 )
-from jalax._algorithms.weight_rules import ClippedWeights, ExactWeights, TemperedWeights
 from jalax._model import information
 from jalax._model.evaluation import Point, count_dead, evaluate, pull, repair, weigh
 from jalax._model.model import Model
@@ -32,11 +26,10 @@ from jalax._model.types import Cloud, State
 from jalax._particles import langevin, trees, weight_math
 from jalax._particles.gpu_kernel import move_and_work
 from jalax._particles.langevin import Dense, InverseHessian, Preconditioner
-from jalax._particles.resampling import Weighted, check_scheme, is_low, resample_low, systematic
+from jalax._particles.resampling import Weighted, is_low, resample_low
 from jalax._particles.trees import Tree
 from jalax._reference import curvature
-from jalax._runtime import arguments
-from jalax._runtime.options import Optax, check_optimizer, descend, require_positive, value_at
+from jalax._runtime.options import descend, value_at
 
 
 class Memory(NamedTuple):
@@ -96,19 +89,8 @@ class Local(NamedTuple):
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Shift:
-    """The particles move with theta, by the shift of the posterior's mean (times `fraction`).
-
-    `Shift(0.0)` switches it off. Proposition 1 holds for any shift fixed in advance.
-    """
-
-    fraction: float = dataclasses.field(default=1.0, metadata={"static": True})
-
-
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class JALAEM:
+class JALAEM(JALAEMOptions):
     r"""Jarzynski-adjusted Langevin EM (paper, Algorithm 1), with the evidence as a by-product.
 
     $$\theta_{k+1} = \mathrm{OPT}(\theta_k, g_k), \qquad
@@ -144,79 +126,6 @@ class JALAEM:
             group that is left out keeps its particles and weights, and is weighed to the current
             theta when it is next visited, and at the end.
     """
-
-    step_size: Any = None
-    optimizer: Any = None
-    preconditioner: Any = None
-    resample_below: float = 0.5
-    resample: Callable = dataclasses.field(default=systematic, metadata={"static": True})
-    weights: Any = dataclasses.field(default_factory=ExactWeights)
-    project: Callable[[Tree], Tree] | None = dataclasses.field(
-        default=None, metadata={"static": True}
-    )
-    shift: Any = None
-    limiter: Any = None
-    averaging: Any = None
-    minibatch: int | None = dataclasses.field(default=None, metadata={"static": True})
-
-    gives_evidence = True
-    min_particles = 2
-
-    @property
-    def automatic(self) -> bool:
-        return self.step_size is None or hasattr(self.step_size, "tune")
-
-    def filled(self, theta: Tree) -> JALAEM:
-        """With an object in the place of every option left out."""
-        choices: dict[str, Any]
-        if self.automatic:
-            choices = {
-                "step_size": PilotStep(),
-                "optimizer": ObservedInformation() if information.fits(theta) else _adam(),
-                "preconditioner": InverseHessian(),
-                "shift": Shift(),
-                "limiter": Limiter(),
-                # A minibatch is soon near enough for the scoring steps of all groups to end it.
-                "averaging": Averaging(tolerance=0.05 if self.minibatch is None else 1.0),
-            }
-        else:
-            choices = {"optimizer": _adam(), "shift": Shift(0.0), "limiter": Limiter(cess=0.0)}
-        missing = {name: value for name, value in choices.items() if getattr(self, name) is None}
-        return dataclasses.replace(self, **missing)
-
-    def check(self, model: Model) -> None:
-        if not self.automatic:
-            require_positive("JALAEM.step_size", self.step_size)
-        elif hasattr(self.step_size, "check"):
-            self.step_size.check()
-        below = arguments.check_fraction(
-            "JALAEM.resample_below", self.resample_below, "a fraction of the particles,", ends=True
-        )
-        check_scheme("JALAEM.resample", self.resample)
-        if self.project is not None:
-            arguments.check_callable("JALAEM.project", self.project, "of theta")
-        check_optimizer(self.optimizer)
-        if isinstance(self.optimizer, ObservedInformation):
-            self.optimizer.check()
-        if not isinstance(self.weights, (ExactWeights, TemperedWeights, ClippedWeights)):
-            raise TypeError(
-                "JALAEM.weights must be jalax.ExactWeights(), jalax.TemperedWeights(...) or "
-                f"jalax.ClippedWeights(), got {self.weights!r}."
-            )
-        self.weights.check(below)
-        for name, kind in (("shift", Shift), ("limiter", Limiter), ("averaging", Averaging)):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not isinstance(value, kind):
-                raise TypeError(f"JALAEM.{name} must be a jalax.{kind.__name__}, got {value!r}.")
-            if isinstance(value, Shift):
-                arguments.check_number("Shift.fraction", value.fraction)
-            else:
-                value.check()
-        langevin.check_preconditioner(model.latent, model.num_groups, self.preconditioner)
-        if self.minibatch is not None:
-            minibatches.check(self.minibatch, model)
 
     def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:
         self = self.filled(theta)
@@ -432,19 +341,8 @@ class JALAEM:
         point = Point(log_joint, grad_x, point.grad_theta)
         return After(cloud.particles, point, cloud.log_weights, cloud.log_evidence_base, outside)
 
-    def is_done(self, state: State) -> Bool[Array, ""]:
-        """theta is known well enough: the loop may stop."""
-        phase = state.memory.phase
-        return jnp.zeros((), bool) if phase is None else phase.number == DONE
-
 
 def _start_variance(cloud: Cloud, base: Float[Array, " G"]) -> Float[Array, " G"]:
     if cloud.log_evidence_error is None:
         return jnp.zeros_like(base)
     return jnp.broadcast_to(cloud.log_evidence_error**2, base.shape).astype(base.dtype)
-
-
-def _adam() -> Optax:
-    import optax
-
-    return Optax(optax.adam, learning_rate=0.05)

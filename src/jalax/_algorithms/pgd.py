@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jalax._algorithms.peers import bury, check_gradient_step, equal_cloud, peer_info
+from jalax._model.algorithm import Algorithm
 from jalax._model.evaluation import Point, evaluate, weigh
 from jalax._model.model import Model
 from jalax._model.types import Cloud, Info, State
@@ -25,7 +26,7 @@ class Memory(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PGD:
+class PGD(Algorithm):
     r"""Particle gradient descent (paper, appendix A): equal weights, one step size for both.
 
     $$\theta_{k+1} = \theta_k - \frac{\gamma}{N} \sum_i \nabla_\theta U(\theta_k, X_k^i), \qquad
@@ -39,9 +40,6 @@ class PGD:
 
     step_size: float | Schedule | Callable | None = None
     optimizer: Any = None
-
-    gives_evidence = False
-    min_particles = 2
 
     def check(self, model: Model) -> None:
         require_positive("PGD.step_size", self.step_size)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jalax._algorithms.peers import bury, equal_cloud, peer_info
+from jalax._model.algorithm import Algorithm
 from jalax._model.evaluation import Point, evaluate, weigh
 from jalax._model.model import Model
 from jalax._model.types import Cloud, Info, State
@@ -24,7 +25,7 @@ class Memory(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SFLA:
+class SFLA(Algorithm):
     r"""Slow-fast Langevin algorithm (paper, appendix A): theta slow, the latent fast.
 
     $$\theta_{k+1} = \theta_k - \gamma \nabla_\theta U(\theta_k, X_k)
@@ -44,7 +45,6 @@ class SFLA:
     epsilon: float = 0.1
     beta: float = 1e4
 
-    gives_evidence = False
     min_particles = 1
 
     def check(self, model: Model) -> None:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jalax._algorithms.peers import bury, check_gradient_step, equal_cloud, peer_info
+from jalax._model.algorithm import Algorithm
 from jalax._model.evaluation import evaluate, weigh
 from jalax._model.model import Model
 from jalax._model.types import Cloud, Info, State
@@ -25,7 +26,7 @@ class Memory(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SOUL:
+class SOUL(Algorithm):
     r"""Stochastic optimisation via unadjusted Langevin: one long chain instead of a cloud.
 
     Each theta-update follows `num_inner` steps of one unadjusted Langevin chain at theta_k,
@@ -44,14 +45,15 @@ class SOUL:
     optimizer: Any = None
     num_inner: int | None = dataclasses.field(default=None, metadata={"static": True})
 
-    gives_evidence = False
-    min_particles = 2
-
     def check(self, model: Model) -> None:
         require_positive("SOUL.step_size", self.step_size)
         check_gradient_step("SOUL", self.optimizer)
         if self.num_inner is not None and self.num_inner < 2:
             raise ValueError(f"SOUL.num_inner must be 2 or more, got {self.num_inner}.")
+
+    @property
+    def fixed_particles(self) -> dict[str, int]:
+        return {} if self.num_inner is None else {"SOUL.num_inner": self.num_inner}
 
     def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:
         particles, log_weights, _ = equal_cloud(key, model, theta, cloud)

@@ -130,10 +130,3 @@ class ClippedWeights:
         num = log_weights.shape[1]
         most = weight_math.log_mean_exp(log_weights)[:, None] + 0.5 * jnp.log(num)
         return Softened(jnp.minimum(log_weights, most), jnp.ones_like(log_weights[:, 0]))
-
-
-def evidence_at_each_step(algorithm: Any) -> bool:
-    """The records of a run hold its log-evidence: exact weights of all groups at one theta."""
-    weights = getattr(algorithm, "weights", ExactWeights())
-    all_groups = getattr(algorithm, "minibatch", None) is None
-    return algorithm.gives_evidence and weights.exact and all_groups

@@ -12,8 +12,9 @@ from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.log_evidence import Evidence
 from jalax._evidence.uncertainty import Uncertainty, names_of
+from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
-from jalax._model.types import Algorithm, Start, State, Status
+from jalax._model.types import Start, State, Status
 from jalax._particles import weight_math
 from jalax._particles.trees import Tree
 
@@ -28,7 +29,6 @@ class Origin:
     start: Start | None  # None: the fit went on from a state
     theta_0: Tree
     theta_path: Tree  # theta_1, ..., theta_K as the optimiser sees them; None: not all were kept
-    step_size: Any = None  # chosen by a rule
     fit_key: jax.Array | None = None  # the user's own; None: one of many fits
 
 

@@ -6,20 +6,17 @@ same path, fixed and run again with a fresh key, is exactly Proposition 1: E[Z_h
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jalax._algorithms.theta_step import Limiter
-from jalax._algorithms.weight_rules import ExactWeights
 from jalax._evidence.log_evidence import Evidence
-from jalax._evidence.record import Origin
+from jalax._evidence.record import Origin, SavedState
 from jalax._evidence.rounds import average_in_z
+from jalax._model.algorithm import FixedPath
 from jalax._model.model import Model
+from jalax._model.types import State
 from jalax._particles import weight_math
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
@@ -27,28 +24,17 @@ from jalax._runtime.compilation import jit
 from jalax._runtime.processes import to_host
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class FollowPath:
-    """In the place of an optimiser: theta_{k+1} is read off, whatever the gradient."""
+def replay(
+    origin: Origin | None, state: State | SavedState, key, num_particles: int, num_replicates: int
+) -> Evidence:
+    """The evidence at the end of the recorded path, from fresh replicates of the whole fit.
 
-    path: Tree
-
-    def init(self, theta: Tree):
-        del theta
-        return jnp.zeros((), jnp.int32)
-
-    def update(self, gradient: Tree, k, theta: Tree):
-        del gradient
-        return jax.tree.map(lambda row, t: row[k] - t, self.path, theta), k + 1
-
-
-def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) -> Evidence:
-    """The evidence at the end of the recorded path, from fresh replicates of the whole fit."""
+    `state` is the fit's last one, which has what the algorithm tuned.
+    """
     arguments.check_key(key)
     arguments.check_count("num_particles", num_particles, 2)
     arguments.check_count("num_replicates", num_replicates, 2)
-    if origin is None:
+    if origin is None or isinstance(state, SavedState):
         raise ValueError("replay needs the fit itself, and this result was read from a file.")
     if origin.theta_path is None:
         raise ValueError(
@@ -60,22 +46,13 @@ def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) 
             "replay needs a start that can be drawn afresh (jalax.Laplace, Tempered, FromSampler "
             "with a log_density); this fit went on from a state or had its particles given."
         )
-    if not origin.algorithm.gives_evidence:
+    fixed = origin.algorithm.fixed_path(origin.theta_path, state)
+    if fixed is None:
         raise ValueError(f"{type(origin.algorithm).__name__} has no evidence to replay.")
-    algorithm: Any = origin.algorithm
-    fixed: Any = dataclasses.replace(
-        algorithm,
-        step_size=algorithm.step_size if origin.step_size is None else origin.step_size,
-        optimizer=FollowPath(origin.theta_path),
-        project=None,
-        weights=ExactWeights(),
-        limiter=Limiter(cess=0.0),
-        averaging=None,
-        minibatch=None,
-    )
+    num_steps = jax.tree.leaves(origin.theta_path)[0].shape[0]
     keys = jax.random.split(key, num_replicates + 1)
     log_z, relative, ess, k_hat = _runs(
-        keys, fixed, origin.model, origin.start, origin.theta_0, num_particles
+        keys, fixed, origin.model, origin.start, origin.theta_0, num_particles, num_steps
     )
     if bool(relative[0]):
         raise ValueError("the start knows no evidence at theta_0, so there is none to replay.")
@@ -95,14 +72,21 @@ def replay(origin: Origin | None, key, num_particles: int, num_replicates: int) 
     )
 
 
-@jit(static_argnames="num_particles")
-def _runs(keys, algorithm, model: Model, start, theta_0: Tree, num_particles: int):
+@jit(static_argnames=("num_particles", "num_steps"))
+def _runs(
+    keys,
+    algorithm: FixedPath,
+    model: Model,
+    start,
+    theta_0: Tree,
+    num_particles: int,
+    num_steps: int,
+):
     """All replicates step by step, behind a leader whose own cloud is in no average.
 
     The leader's particles say where the others' preconditioner and shift are taken, which are
     then fixed in advance as far as the others are concerned.
     """
-    steps = jax.tree.leaves(algorithm.optimizer.path)[0].shape[0]
 
     def begin(key):
         cloud = start(key, model, theta_0, num_particles)
@@ -121,7 +105,9 @@ def _runs(keys, algorithm, model: Model, start, theta_0: Tree, num_particles: in
         )
 
     first = step(0, states)
-    states, info = lax.fori_loop(1, steps, lambda k, carry: step(k, carry[0]), first)
+    states, info = lax.fori_loop(1, num_steps, lambda k, carry: step(k, carry[0]), first)
     log_z = states.log_evidence_base + weight_math.log_mean_exp(states.log_weights)
-    relative = states.memory.relative
+    known = algorithm.path_evidence(states)
+    assert known is not None
+    relative = known.relative
     return jax.tree.map(lambda leaf: leaf[1:], (log_z, relative, info.ess, k_hat))

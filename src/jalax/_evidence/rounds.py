@@ -18,7 +18,6 @@ from jaxtyping import Array
 from jalax._model import batching, evaluation, information, sharding
 from jalax._model.information import FLAT, Moments
 from jalax._model.model import Model
-from jalax._model.types import Cloud
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._reference import curvature, tempering
@@ -33,10 +32,8 @@ from jalax._runtime.compilation import (
     Program,
     fold_in,
     jit,
-    split,
 )
 from jalax._runtime.processes import to_host
-from jalax._starts.importance import importance_cloud, thinned
 
 IMPORTANCE_BELOW = 0.4  # k-hat has an error of 0.1 itself
 INFORMATION_ERROR = 0.005  # relative Monte-Carlo error allowed in a standard error
@@ -147,7 +144,7 @@ class Clouds:
         scores = self.budget.fraction is not None
         for k in range(self.rounds):
             key = fold_in(self.key, k)
-            now, moments, _ = _importance(key, model, theta, prepared, draws, scores)
+            now, moments, _ = importance(key, model, theta, prepared, draws, scores)
             sums = now if sums is None else _join(sums, now)
             count = (k + 1) * draws
             first = np.asarray(sums.log_sum, float)
@@ -301,7 +298,7 @@ def _weighted_draws(
     return sums, found, (particles, log_w)
 
 
-_importance = Program(
+importance = Program(
     _weighted_draws, small=LEVEL_2_OLD_EMITTERS, large=LEVEL_2, static_argnames=("draws", "scores")
 )
 
@@ -382,39 +379,3 @@ def _moments_of_legs(model: Model, theta: Tree, legs: tempering.Leg) -> Moments:
     whole = information.moments(model, theta, particles, log_weights, count)
     whole = whole._replace(score=jnp.sum(score, axis=0), noise=noise)
     return sharding.replicate(model, whole)
-
-
-def start_cloud(key, model: Model, theta: Tree, num_particles: int, scores: bool) -> Cloud:
-    """What `Laplace(num_draws=...)` draws, by the programs that the finish of a fit uses too."""
-    key_prepare, key_draw, key_thin = split(key, 3)
-    prepared = prepare(key_prepare, AtMode(), model, theta)
-    how = _start_draws(model, theta, scores)
-    sums, _, (particles, log_w) = _importance(key_draw, model, theta, prepared, *how)
-    return _thin(key_thin, particles, log_w, sums.k_hat, num_particles)
-
-
-def start_shapes(key, model: Model, theta: Tree, num_particles: int, scores: bool) -> Cloud:
-    """The shapes of `start_cloud`; what is traced for them is not traced again."""
-    prepared = prepare.eval_shape(key, AtMode(), model, theta)
-    how = _start_draws(model, theta, scores)
-    sums, _, (particles, log_w) = _importance.eval_shape(key, model, theta, prepared, *how)
-    return _thin.eval_shape(key, particles, log_w, sums.k_hat, num_particles)
-
-
-def _start_draws(model: Model, theta: Tree, scores: bool) -> tuple[int, bool]:
-    """How many, and whether with scores.
-
-    These are not needed yet; with them it is a program that the finish has a use for too.
-    """
-    draws = Budget().num_replicates * default_particles(model)
-    return draws, scores and draws * model.num_groups * trees.size(theta) <= 10_000_000
-
-
-def _thinned(key, particles: Tree, log_weights, k_hat, num_particles: int) -> Cloud:
-    k_hat = jnp.broadcast_to(k_hat, log_weights.shape[:1])
-    return thinned(key, importance_cloud(particles, log_weights, k_hat), num_particles)
-
-
-_thin = Program(
-    _thinned, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1, static_argnames="num_particles"
-)

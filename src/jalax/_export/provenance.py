@@ -43,7 +43,7 @@ def code_to_reproduce(result: FitRecord) -> str:
     if result.origin is None:
         return "# Read from a file, which does not hold the model and the key."
     origin = result.origin
-    automatic = getattr(origin.algorithm, "automatic", False)
+    automatic = origin.algorithm.stops_by_itself
     algorithm = "" if automatic else f"    algorithm=jalax.{algorithm_text(origin.algorithm)},\n"
     steps = "" if automatic else f"    num_steps={result.num_steps},\n"
     start = "state=state" if origin.start is None else f"{theta_text(origin.theta_0)}"

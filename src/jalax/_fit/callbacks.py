@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jalax._algorithms.theta_step import PHASES
-from jalax._algorithms.weight_rules import evidence_at_each_step
+from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
-from jalax._model.types import Algorithm, State, Status
+from jalax._model.types import State, Status
 from jalax._particles.trees import Tree
 from jalax._runtime.arguments import check_callable, check_number
 from jalax._runtime.layouts import Layout
@@ -229,8 +228,9 @@ def progress_line(run: Run) -> str:
     parts = [f"theta {shown}"]
     if run.latest("ess").size == 0:  # the very first step failed
         return parts[0]
-    if evidence_at_each_step(run.algorithm):
-        relative = np.any(to_host(run.state.memory.relative))
+    known = run.algorithm.path_evidence(run.state)
+    if run.algorithm.records_evidence and known is not None:
+        relative = np.any(to_host(known.relative))
         name = "log Z/Z0" if relative else "logz"
         value, error = (
             float(np.nanmedian(run.latest(record)))
@@ -239,15 +239,13 @@ def progress_line(run: Run) -> str:
         parts.append(f"{name} {value:.2f} +/- {error:.2f}")
     parts.append(f"ess {float(np.nanmedian(run.latest('ess'))):.0f}")
     line = ", ".join(parts)
-    if getattr(run.state.memory, "phase", None) is None:
+    if not run.algorithm.phases:
         return line
-    return f"{PHASES[int(np.nanmedian(run.latest('phase')))]}: {line}"
+    return f"{run.algorithm.phases[int(np.nanmedian(run.latest('phase')))]}: {line}"
 
 
 def _settled(run: Run) -> bool:
-    if getattr(run.state.memory, "phase", None) is None or not run.records:
-        return False
-    return bool(np.all(run.latest("phase") == len(PHASES) - 1))
+    return bool(np.all(to_host(run.algorithm.is_done(run.state))))
 
 
 def _over_fits(leaf: np.ndarray, axis: int | None) -> np.ndarray:

@@ -8,13 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
-from jalax._algorithms.minibatches import weighed_to_theta
-from jalax._algorithms.weight_rules import ExactWeights, evidence_at_each_step
 from jalax._evidence import log_evidence, uncertainty
 from jalax._evidence.log_evidence import Evidence
-from jalax._evidence.replay import Origin
+from jalax._evidence.record import Origin
 from jalax._fit.callbacks import Run
 from jalax._fit.driver import is_done
 from jalax._fit.result import FitResult
@@ -32,8 +29,8 @@ def result_of(
 ) -> FitResult:
     """The result, with the scoring steps at the end unless they are `done`."""
     model = run.model
-    if getattr(run.algorithm, "minibatch", None) is not None and status != Status.DIVERGED:
-        run.state = _weighed_to_theta(model, run.state)
+    if status != Status.DIVERGED:
+        run.state = run.algorithm.complete(model, run.state)
     state, history = run.state, dict(run.history)
     if history:
         history["theta"] = _constrain_rows(model, history["theta"])
@@ -45,20 +42,8 @@ def result_of(
     if status == Status.MAX_STEPS and bool(is_done(run)):
         status, message = Status.CONVERGED, f"theta has settled after {run.step} steps"
     if status in (Status.CONVERGED, Status.MAX_STEPS) and _finishes(run):
-        try:
-            finished = _finish_run(run, theta) if done is None else done
-            theta = finished.theta
-            status, message = _verdict(run, status, finished)
-        except KeyboardInterrupt:  # nothing of the fit is lost
-            status = Status.INTERRUPTED
-            message = f"{message}; interrupted before the last scoring step"
-        except np.linalg.LinAlgError:
-            status = Status.MAX_STEPS
-            message = f"{message}; the information about theta is not finite, so it is not improved"
-        except MemoryError as error:
-            status = Status.MAX_STEPS
-            message = f"{message}; no scoring step, because {error}"
-            warnings.warn(message, stacklevel=4)
+        finished, status, message = _scored(run, theta, status, message, done)
+        theta = theta if finished is None else finished.theta
     collapsed = "" if status == Status.DIVERGED else _collapsed(run, history)
     if collapsed:
         warnings.warn(collapsed, stacklevel=4)
@@ -92,13 +77,30 @@ def result_of(
             run.start,
             run.theta_0,
             run.history.get("theta") if run.record == 1 else None,
-            getattr(state.memory, "step_size", None),
             run.fit_key,
         ),
         saved_evidence=None if finished is None else finished.evidence,
         saved_uncertainty=None if finished is None else finished.uncertainty,
         labels=model.outside.labels,
     )
+
+
+def _scored(
+    run: Run, theta: Tree, status: Status, message: str, done: uncertainty.Finished | None
+) -> tuple[uncertainty.Finished | None, Status, str]:
+    """The scoring steps at the end, and the status now that they are done, or were not."""
+    try:
+        finished = _finish_run(run, theta) if done is None else done
+        return finished, *_verdict(run, status, finished)
+    except KeyboardInterrupt:  # nothing of the fit is lost
+        return None, Status.INTERRUPTED, f"{message}; interrupted before the last scoring step"
+    except np.linalg.LinAlgError:
+        reason = "the information about theta is not finite, so it is not improved"
+        return None, Status.MAX_STEPS, f"{message}; {reason}"
+    except MemoryError as error:
+        message = f"{message}; no scoring step, because {error}"
+        warnings.warn(message, stacklevel=5)
+        return None, Status.MAX_STEPS, message
 
 
 def _outside(model: Model, state: Any) -> Tree:
@@ -111,14 +113,14 @@ def _outside(model: Model, state: Any) -> Tree:
 
 
 def _finish_run(run: Run, theta: Tree) -> uncertainty.Finished:
-    algorithm: Any = run.algorithm
+    steps = run.algorithm.scoring_steps
+    assert steps is not None
     end = uncertainty.finish(
         fold_in(run.key, 1),
         run.model,
         theta,
-        # The tolerance of a minibatch is for its loop only, and the scoring steps see all groups.
-        fraction=0.05 if algorithm.minibatch else float(algorithm.averaging.tolerance) or 0.05,
-        project=algorithm.project,
+        fraction=steps.fraction,
+        project=steps.project,
     )
     for doubt in end.evidence.messages:
         warnings.warn(f"log_evidence: {doubt}.", stacklevel=5)
@@ -158,20 +160,12 @@ def finished_from_json(plain: dict[str, Any], like: Tree) -> uncertainty.Finishe
     )
 
 
-def _phase(run: Run) -> Any:
-    return getattr(run.state.memory, "phase", None)
-
-
 def _estimate(run: Run, status: Status) -> Tree:
-    """theta averaged since it stopped moving, where it is averaged; else the last one."""
-    phase = _phase(run)
-    if phase is None or status == Status.DIVERGED or int(phase.averaged) == 0:
-        return run.state.theta
-    return ravel_pytree(run.state.theta)[1](phase.mean)
+    return run.state.theta if status == Status.DIVERGED else run.algorithm.estimate(run.state)
 
 
 def _finishes(run: Run) -> bool:
-    return _phase(run) is not None and information.fits(run.state.theta)
+    return run.algorithm.scoring_steps is not None and information.fits(run.state.theta)
 
 
 def _verdict(run: Run, status: Status, end: uncertainty.Finished) -> tuple[Status, str]:
@@ -197,12 +191,19 @@ def _verdict(run: Run, status: Status, end: uncertainty.Finished) -> tuple[Statu
     accuracy = f"simulation error {known.simulation_fraction:.3f} of the standard error"
     if status == Status.CONVERGED:
         return status, f"theta has settled after {run.step} steps, {accuracy}"
-    drift = np.abs(np.asarray(_phase(run).drift, float)) / np.sqrt(np.diagonal(known.covariance))
-    moving = known.names[int(np.nanargmax(drift))]
     return status, (
-        f"{run.num_steps} steps done, and {moving} was still moving most, though the scoring steps "
-        f"after them settled ({accuracy}). Give it more num_steps to see it converge"
+        f"{run.num_steps} steps done, and {_moving_most(run, known)} was still moving most, though "
+        f"the scoring steps after them settled ({accuracy}). Give it more num_steps to see it "
+        "converge"
     )
+
+
+def _moving_most(run: Run, known: uncertainty.Uncertainty) -> str:
+    drift = run.algorithm.drift(run.state)
+    if drift is None:
+        return "theta"
+    lengths = np.abs(np.asarray(drift, float)) / np.sqrt(np.diagonal(known.covariance))
+    return known.names[int(np.nanargmax(lengths))]
 
 
 def _collapsed(run: Run, history: dict[str, Any]) -> str:
@@ -211,7 +212,7 @@ def _collapsed(run: Run, history: dict[str, Any]) -> str:
     Of a grouped model the recorded effective sample size is that of the worst group, and says
     nothing about the others.
     """
-    if not evidence_at_each_step(run.algorithm) or run.model.num_groups > 1:
+    if not run.algorithm.records_evidence or run.model.num_groups > 1:
         return ""
     count, ess = np.shape(run.state.log_weights)[-1], np.asarray(history.get("ess", ()))
     if count < 10 or ess.size == 0 or not np.median(ess) < 2:
@@ -225,7 +226,6 @@ def _collapsed(run: Run, history: dict[str, Any]) -> str:
 
 
 _log_evidence = Program(weight_math.log_evidence, small=LEVEL_0_OLD_EMITTERS, large={})
-_weighed_to_theta = Jit(weighed_to_theta)
 
 
 def path_is_off(value: float, error: float, fresh: Evidence) -> str:
@@ -248,32 +248,23 @@ def _path_evidence(
 ) -> tuple[float | None, bool, str]:
     """The evidence carried along the path, whether it is relative, and why there is none."""
     state = run.state
-    if not evidence_at_each_step(run.algorithm):
+    if not run.algorithm.records_evidence:
         history.pop("log_evidence", None)
         history.pop("log_evidence_error", None)
-    if not run.algorithm.gives_evidence:
-        name = type(run.algorithm).__name__
-        reason = f"{name} gives no evidence: its particles have no weights. Use jalax.JALAEM."
-        return None, True, reason
-    weights = getattr(run.algorithm, "weights", ExactWeights())
-    if not weights.exact:
-        name = type(weights).__name__
-        reason = (
-            f"{name} changed the weights along the path, which then carry no evidence; "
-            "log_evidence is estimated afresh at theta, or use jalax.ExactWeights()."
-        )
+    known = run.algorithm.path_evidence(state)
+    if (reason := run.algorithm.without_path_evidence()) or known is None:
         return None, True, reason
     if status == Status.DIVERGED:
         return None, True, "the fit diverged, and an evidence along a broken path means nothing."
     if collapsed:
         return None, True, f"{collapsed}."
-    if state.memory.retries > 0:
+    if known.retries > 0:
         reason = "the fit went back and halved its step size, which breaks the path's evidence."
         return None, True, reason
-    if state.memory.outside > 0:
-        return None, True, _outside_the_support(int(state.memory.outside))
+    if known.outside > 0:
+        return None, True, _outside_the_support(int(known.outside))
     value = float(_log_evidence(state.log_evidence_base, state.log_weights))
-    if not bool(state.memory.relative):
+    if not bool(known.relative):
         return value, False, ""
     return (
         value,

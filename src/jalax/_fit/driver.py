@@ -14,7 +14,7 @@ from jalax._fit import loop
 from jalax._fit.agreement import agreed, interrupts, losses
 from jalax._fit.callbacks import Callback, Run, Stop, progress_bar
 from jalax._fit.checkpoint import checkpoint
-from jalax._model.types import State, Status
+from jalax._model.types import Status
 from jalax._runtime.failures import is_out_of_memory, memory_advice
 from jalax._runtime.processes import to_host
 
@@ -89,7 +89,9 @@ def _advance(
     if not healthy.all():
         # A trajectory is a function of its first state and key: take it again, up to
         # the last good step. This costs nothing to the runs that never fail.
-        run.walled = run.walled | (~healthy & (to_host(_outside(chunk.state)) > 0))
+        known = run.algorithm.path_evidence(chunk.state)
+        if known is not None:
+            run.walled = run.walled | (~healthy & (to_host(known.outside) > 0))
         done = np.where(healthy, done, done - 1).astype(np.int32)
         chunk = advance(run.state, done)
     _append(run, chunk, done)
@@ -110,29 +112,20 @@ def _first(stops: list[Any]) -> Stop | None:
     return None
 
 
-def _outside(state: State) -> Any:
-    return getattr(state.memory, "outside", np.zeros(()))
-
-
 def is_done(run: Run) -> np.ndarray:
     """Which fits have stopped by themselves."""
-    ask = getattr(run.algorithm, "is_done", None)
-    return np.zeros(run.diverged.shape, bool) if ask is None else to_host(ask(run.state))
+    return np.broadcast_to(to_host(run.algorithm.is_done(run.state)), run.diverged.shape)
 
 
 def _retry(run: Run, failed: np.ndarray) -> None:
-    """Go on from the last good state with half the step size, where the fit may choose it."""
-    h = getattr(run.state.memory, "step_size", None)
-    if h is None:
+    """Go on from the last good state, where the algorithm has something else to try."""
+    again = run.algorithm.after_failure(run.state, jnp.asarray(failed))
+    if again is None:
         run.diverged = run.diverged | failed
         return
     run.retries = run.retries + failed
     run.diverged = run.diverged | (run.retries > MAX_RETRIES)
-    again = jnp.asarray(failed)
-    memory = run.state.memory._replace(
-        step_size=jnp.where(again, h / 2, h), retries=run.state.memory.retries + again
-    )
-    run.state = run.state._replace(memory=memory)
+    run.state = again
 
 
 def _append(run: Run, chunk: loop.Chunk, done: np.ndarray) -> None:
@@ -171,7 +164,6 @@ def _thinned(rows: dict, record: int, keep_last: bool) -> dict:
 
 
 def advice(run: Run) -> str:
-    name = type(run.algorithm).__name__
     what = (
         f"after step {run.step} every particle of a group, or theta, became non-finite; the state "
         f"of step {run.step} is kept. "
@@ -181,12 +173,6 @@ def advice(run: Run) -> str:
             "Particles ran into a region where log_joint is -inf, a hard constraint: put the "
             "latent on an unconstrained scale, for example by jalax.Constrained. "
         )
-    if getattr(run.algorithm, "automatic", False):
-        return what + (
-            f"Going back and halving the step size {MAX_RETRIES} times did not help. Try another "
-            "theta_0, and look at log_joint there: is it finite for all x, and normalisable?"
-        )
-    return what + (
-        f"Try a smaller {name}.step_size or learning rate, a preconditioner, or a start nearer to "
-        "the posterior"
-    )
+    if np.any(run.retries):
+        what += f"Going back {MAX_RETRIES} times did not help. "
+    return what + run.algorithm.advice()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Sequence
 from threading import Thread
@@ -15,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jalax._algorithms.jala_em import JALAEM
-from jalax._evidence import rounds
+from jalax._evidence import default_cloud, rounds
 from jalax._fit import loop
 from jalax._fit.callbacks import Callback, Run, check_callbacks
 from jalax._fit.checkpoint import checkpoint, unflatten_state
@@ -23,8 +22,9 @@ from jalax._fit.conclusion import result_of
 from jalax._fit.driver import capacity_of, drive, with_progress
 from jalax._fit.result import FitResult, SavedState
 from jalax._model import checks, information, sharding
+from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
-from jalax._model.types import Algorithm, Cloud, Start, State
+from jalax._model.types import Cloud, Start, State
 from jalax._particles.trees import Tree
 from jalax._reference.references import as_reference
 from jalax._runtime import arguments, layouts
@@ -129,28 +129,18 @@ def fit(
         key_start, key_run = split(key)
 
         capacity = capacity_of(chunk_size)
-        begin = ahead = None
+        begin: Start | None = None
         if state is None:
             theta = checks.prepare_theta(theta, model)
             checks.check_log_joint(model, theta)
-            algorithm = filled(algorithm, theta)
-            checks.check_projection(algorithm, theta)
-            begin, count = _prepare_start(start, model, theta, algorithm, num_particles)
-            if start is None:
-                # For a GPU its compiler wants to try things on it, and on a mesh only the start
-                # itself knows how its particles lie.
-                if jax.default_backend() == "cpu" and model.layout is None:
-                    ahead = _compile_ahead(key, algorithm, model, theta, count, capacity)
-                begin, cloud = _default_cloud(key_start, begin, model, theta, count)
-            else:
-                cloud = _draw(key_start, begin, model, theta, count)
-            checks.check_start(model, theta, cloud, algorithm.gives_evidence)
-            if ahead is not None:
-                ahead.join()
-            first = _init(fold_in(key_start, 1), algorithm, model, theta, cloud)
+            algorithm = algorithm.filled(theta).canonical()
+            algorithm.check_theta(theta)
+            begin, first = _start(
+                key_start, start, algorithm, model, theta, num_particles, capacity
+            )
         else:
             like = state.theta if isinstance(state, State) else checks.prepare_theta(theta, model)
-            algorithm = filled(algorithm, like)
+            algorithm = algorithm.filled(like).canonical()
             first = sharding.place(model, _continued(state, algorithm, model, theta))
         run = Run(
             key=key_run,
@@ -178,14 +168,34 @@ def fit(
             return result_of(run, status, message)
 
 
-def filled(algorithm: Algorithm, theta: Tree) -> Algorithm:
-    """With an object for every option that depends on theta and was left out."""
-    fill = getattr(algorithm, "filled", None)
-    return algorithm if fill is None else canonical(fill(theta))
+def _start(
+    key,
+    given: Start | None,
+    algorithm: Algorithm,
+    model: Model,
+    theta: Tree,
+    num_particles: int | None,
+    capacity: int,
+) -> tuple[Start, State]:
+    """The start that was taken, and the state of step 0."""
+    begin, count = _prepare_start(given, model, theta, algorithm, num_particles)
+    ahead = None
+    if given is None:
+        # For a GPU its compiler wants to try things on it, and on a mesh only the start itself
+        # knows how its particles lie.
+        if jax.default_backend() == "cpu" and model.layout is None:
+            ahead = _compile_ahead(key, algorithm, model, theta, count, capacity)
+        begin, cloud = _default_cloud(key, begin, model, theta, count)
+    else:
+        cloud = _draw(key, begin, model, theta, count)
+    checks.check_start(model, theta, cloud, algorithm.gives_evidence)
+    if ahead is not None:
+        ahead.join()
+    return begin, _init(fold_in(key, 1), algorithm, model, theta, cloud)
 
 
 def _num_steps(num_steps: int | None, algorithm: Algorithm) -> int:
-    if num_steps is None and getattr(algorithm, "automatic", False):
+    if num_steps is None and algorithm.stops_by_itself:
         return MAX_STEPS
     return arguments.check_count("num_steps", num_steps)
 
@@ -199,7 +209,7 @@ def _default_cloud(
 ) -> tuple[Start, Cloud]:
     """The default start, or a tempered one where it is not good enough."""
     scores = information.fits(theta)
-    cloud = rounds.start_cloud(key, model, theta, num_particles, scores)
+    cloud = default_cloud.start_cloud(key, model, theta, num_particles, scores)
     if not needs_tempering(cloud.k_hat, cloud.log_evidence_error):
         return begin, cloud
     tempered = Tempered()
@@ -210,7 +220,7 @@ def _compile_ahead(
     key, algorithm: Algorithm, model: Model, theta: Tree, num_particles: int, capacity: int
 ) -> Thread:
     """The loop's program, the largest, and its first state compile while the start is drawn."""
-    cloud = rounds.start_shapes(key, model, theta, num_particles, information.fits(theta))
+    cloud = default_cloud.start_shapes(key, model, theta, num_particles, information.fits(theta))
     state = _init.eval_shape(key, algorithm, model, theta, cloud)
     length = np.zeros((), np.int32)
     return compile_ahead(
@@ -227,11 +237,11 @@ def needs_tempering(k_hat: Any, error: Any) -> bool:
 
 def prepare_algorithm(given: Algorithm | None) -> Algorithm:
     algorithm: Any = JALAEM() if given is None else given
-    if isinstance(algorithm, type) or not hasattr(algorithm, "step"):
+    if not isinstance(algorithm, Algorithm):
         raise TypeError(
             f"algorithm must be an object such as jalax.JALAEM(step_size=...), got {algorithm!r}."
         )
-    return canonical(algorithm)
+    return algorithm.canonical()
 
 
 def start_as_tree(start: Any) -> Any:
@@ -249,8 +259,6 @@ def _prepare_start(
     num_particles: int | None,
 ) -> tuple[Start, int]:
     """The start as a pytree, and the number of particles in each group."""
-    automatic = getattr(algorithm, "automatic", False)
-    groups = model.num_groups
     start: Any = default_start(model) if given_start is None else given_start
     if not dataclasses.is_dataclass(start) or isinstance(start, type):
         raise TypeError(
@@ -260,20 +268,17 @@ def _prepare_start(
     if hasattr(start, "check"):
         start.check(model, theta)
     start = start_as_tree(start)
-    inner = getattr(algorithm, "num_inner", None)  # SOUL: the chain's states are the particles
     brought = start.count(model) if hasattr(start, "count") else None
     counts = {
         "num_particles": num_particles,
         "the particles of the start": brought,
-        f"{type(algorithm).__name__}.num_inner": inner,
+        **algorithm.fixed_particles,
     }
     given = {name: n for name, n in counts.items() if n is not None}
     if len(set(given.values())) > 1:
         found = ", ".join(f"{name} = {n}" for name, n in given.items())
         raise ValueError(f"the number of particles is given more than once: {found}.")
-    # The weighted gradient of G groups is off by about sqrt(G) / N standard errors.
-    usual = max(int(np.clip(200_000 // groups, 100, 500)), math.isqrt(groups)) if automatic else 100
-    count = next(iter(given.values()), usual)
+    count = next(iter(given.values()), algorithm.default_particles(model.num_groups))
     if not given and model.layout is not None:  # the next number that spreads evenly
         count += -count % model.layout.size("particles")
     layouts.check_particles(model.layout, count)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +23,16 @@ from jalax._fit.fit import (
     _num_steps,
     _prepare_start,
     default_start,
-    filled,
     needs_tempering,
     prepare_algorithm,
     start_as_tree,
 )
+from jalax._fit.fit_axes import Inputs, axes_of_leaves, count_fits, lengthened, pick
 from jalax._fit.result import FitResult
 from jalax._model import checks
+from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
-from jalax._model.types import Algorithm, Start, Status
-from jalax._particles import trees
+from jalax._model.types import Start, State, Status
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments, layouts
 from jalax._runtime.compilation import LEVEL_1, jit
@@ -139,53 +139,29 @@ def fit_many(
     if axes is not None and not isinstance(axes, Mapping):
         raise TypeError(f"axes must be a dict such as {{'theta': 0}}, got {axes!r}.")
     axes, given_start = dict(axes or {}), start
-    if theta is not None:
-        one_theta = theta
-        if axes.get("theta") is not None:
-            one_theta = jax.tree.map(
-                lambda leaf: jnp.asarray(leaf)[0] if jnp.ndim(leaf) else leaf, theta
-            )
-        algorithm = filled(algorithm, one_theta)
+    algorithm = _filled(algorithm, theta, axes.get("theta"))
     start = Laplace() if start is None else start  # its size is set when one fit is at hand
-    inputs = _Inputs(algorithm, model.replace(theta=None), theta, start)
-    leaf_axes = _axes(inputs, axes)
-    count = _count(inputs, leaf_axes, num_fits, key)
+    inputs = Inputs(algorithm, model.replace(theta=None), theta, start)
+    leaf_axes = axes_of_leaves(inputs, axes)
+    count = count_fits(inputs, leaf_axes, num_fits, key)
     arguments.check_key(key, count)
     assert key is not None
-    keys = jax.random.split(key, count) if key.ndim == 0 else key
-    real, more = count, 0 if layout is None else -count % layout.size("fits")
-    if more:  # the last fit some more times, so that all devices have the same number
-        count += more
-        keys = jnp.concatenate([keys, jnp.repeat(keys[-1:], more, axis=0)])
-        inputs = _lengthened(inputs, leaf_axes, more)
-        theta = inputs.theta
+    keys, real = jax.random.split(key, count) if key.ndim == 0 else key, count
+    if more := 0 if layout is None else -count % layout.size("fits"):
+        # The last fit some more times, so that all devices have the same number.
+        count, keys = count + more, jnp.concatenate([keys, jnp.repeat(keys[-1:], more, axis=0)])
+        inputs = lengthened(inputs, leaf_axes, more)
     key_start, key_run = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 0, 1)
 
     if given_start is None:
-        inputs = inputs._replace(start=default_start(_pick(inputs, leaf_axes, 0).model))
-    one = _pick(inputs, leaf_axes, 0)
-    first_theta = checks.prepare_theta(one.theta, one.model)
-    checks.check_log_joint(one.model, first_theta)
-    _, num_particles = _prepare_start(
-        one.start, one.model, first_theta, one.algorithm, num_particles
-    )
-    # Thousands of fits are looked at one by one: on the host, where indexing is cheap.
-    host = jax.tree.map(np.asarray, inputs)
-    for i in range(count):
-        _check(_pick(host, leaf_axes, i), i)
-    inputs = inputs._replace(theta=jax.tree.map(strong_float, theta))
-
+        inputs = inputs._replace(start=default_start(pick(inputs, leaf_axes, 0).model))
+    num_particles = _check_all(inputs, leaf_axes, count, num_particles)
+    inputs = inputs._replace(theta=jax.tree.map(strong_float, inputs.theta))
     if layout is not None:
         inputs = layouts.put_fits(layout, inputs, leaf_axes)
-    how = tuple(leaf_axes), num_particles, layout
-    states, seen, quality = _begin(key_start, inputs, *how)
-    if given_start is None and needs_tempering(*quality):
-        inputs = inputs._replace(start=Tempered())
-        states, seen, _ = _begin(key_start, inputs, *how)
-    seen = to_host(seen)
-    for i in range(count):
-        value, alive, log_weights = (array[i] for array in seen)
-        checks.check_values(value, alive, log_weights, algorithm.gives_evidence)
+    inputs, states = _first_states(
+        key_start, inputs, tuple(leaf_axes), num_particles, layout, tempers=given_start is None
+    )
     run = Run(
         key=key_run,
         model=inputs.model,
@@ -199,145 +175,92 @@ def fit_many(
         walled=np.zeros(count, bool),
         layout=layout,
     )
+    advance = _advance(key_run, inputs, leaf_axes, chunk_size, layout)
+    with termination_as_interrupt(), naming_knobs(model.grouped):
+        status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
+        return _results(run, inputs, leaf_axes, real, status, message)
+
+
+def _filled(algorithm: Algorithm, theta: Tree, axis: Any) -> Algorithm:
+    """With an object for every option left out, chosen by the theta of one fit."""
+    if theta is None:
+        return algorithm
+    if axis is not None:
+        theta = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0] if jnp.ndim(leaf) else leaf, theta)
+    return algorithm.filled(theta).canonical()
+
+
+def _check_all(
+    inputs: Inputs, axes: list[int | None], count: int, num_particles: int | None
+) -> int:
+    """Every fit's options and start values; returns the number of particles."""
+    one = pick(inputs, axes, 0)
+    theta = checks.prepare_theta(one.theta, one.model)
+    checks.check_log_joint(one.model, theta)
+    _, num_particles = _prepare_start(one.start, one.model, theta, one.algorithm, num_particles)
+    # Thousands of fits are looked at one by one: on the host, where indexing is cheap.
+    host = jax.tree.map(np.asarray, inputs)
+    for i in range(count):
+        _check(pick(host, axes, i), i)
+    return num_particles
+
+
+def _first_states(
+    keys,
+    inputs: Inputs,
+    axes: tuple,
+    num_particles: int,
+    layout: Layout | None,
+    tempers: bool,
+) -> tuple[Inputs, State]:
+    """The states of step 0; `tempers`: from a tempered start, where the default is not enough."""
+    states, seen, quality = _begin(keys, inputs, axes, num_particles, layout)
+    if tempers and needs_tempering(*quality):
+        inputs = inputs._replace(start=Tempered())
+        states, seen, _ = _begin(keys, inputs, axes, num_particles, layout)
+    for value, alive, log_weights in zip(*to_host(seen), strict=True):
+        checks.check_values(value, alive, log_weights, inputs.algorithm.gives_evidence)
+    return inputs, states
+
+
+def _advance(
+    keys, inputs: Inputs, axes: list[int | None], chunk_size: int, layout: Layout | None
+) -> Callable[..., loop.Chunk]:
+    """A chunk of all fits, from their states and lengths."""
     in_loop = len(jax.tree.leaves((inputs.algorithm, inputs.model)))
-    advance = partial(
+    return partial(
         loop.run_chunk_many,
-        key_run,
+        keys,
         inputs.algorithm,
         inputs.model,
         capacity=capacity_of(chunk_size),
-        axes=tuple(leaf_axes[:in_loop]),
+        axes=tuple(axes[:in_loop]),
         layout=layout,
     )
-    with termination_as_interrupt(), naming_knobs(model.grouped):
-        status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
-        host, states = to_host((inputs, run.state))
-        ends = []
-        for i in range(real):
-            lane = _lane(run, _pick(host, leaf_axes, i), states, i, run.key[i])
-            diverged = Status.DIVERGED, advice(lane)
-            ends.append((lane, *(diverged if run.diverged[i] else (status, message))))
-        done = _finish_together(ends, layout)
-        return FitResults(tuple(result_of(*end, done.get(i)) for i, end in enumerate(ends)))
 
 
-class _Inputs(NamedTuple):
-    """Everything that may differ from fit to fit."""
-
-    algorithm: Any
-    model: Model
-    theta: Tree
-    start: Any
-
-
-def _axes(inputs: _Inputs, axes: dict[str, Any]) -> list[int | None]:
-    """For each leaf of `inputs`: 0 if it leads with the fit axis, else None."""
-    options = [f.name for f in dataclasses.fields(inputs.algorithm) if not f.metadata.get("static")]
-    known = ["theta", "data", "start", *options]
-    unknown = sorted(set(axes) - set(known))
-    if unknown:
-        raise ValueError(f"axes names {unknown}; it knows {known}.")
-
-    def named(name: str, tree: Tree) -> Tree:
-        axis = axes.get(name)
-        if axis is not None and not jax.tree.leaves(tree):
-            raise ValueError(
-                f"axes says that {name} leads with the fit axis, but it holds no array: {tree!r}."
-            )
-        try:
-            return _spread(tree, axis)
-        except _AnotherTree as error:
-            raise ValueError(
-                f"axes[{name!r}] is not 0, nor a tree like {name}, {trees.describe(tree)}; got "
-                f"{axis!r}."
-            ) from error
-
-    algorithm = dataclasses.replace(
-        inputs.algorithm,
-        **{name: named(name, getattr(inputs.algorithm, name)) for name in options},
-    )
-    model = jax.tree.map(lambda _: False, inputs.model)
-    mapped = _Inputs(
-        algorithm=algorithm,
-        model=model.replace(data=named("data", inputs.model.data)),
-        theta=named("theta", inputs.theta),
-        start=named("start", inputs.start),
-    )
-    return [0 if leads else None for leads in jax.tree.leaves(mapped)]
+def _results(
+    run: Run, inputs: Inputs, axes: list[int | None], count: int, status: Status, message: str
+) -> FitResults:
+    """Each fit's result, with the scoring steps at its end."""
+    host, states = to_host((inputs, run.state))
+    ends = []
+    for i in range(count):
+        lane = _lane(run, pick(host, axes, i), states, i, run.key[i])
+        diverged = Status.DIVERGED, advice(lane)
+        ends.append((lane, *(diverged if run.diverged[i] else (status, message))))
+    done = _finish_together(ends, run.layout)
+    return FitResults(tuple(result_of(*end, done.get(i)) for i, end in enumerate(ends)))
 
 
-class _AnotherTree(Exception):
-    pass
-
-
-def _spread(tree: Tree, axis: Any) -> Tree:
-    """A prefix, as in jax.vmap: one 0 stands for all the leaves below it."""
-    if axis is None or (isinstance(axis, int) and axis == 0):
-        return jax.tree.map(lambda _: axis == 0, tree)
-    if isinstance(axis, int):
-        raise ValueError(
-            f"axes takes 0, the leading axis, or None; got {axis}: move that axis to the front."
-        )
-    if jax.tree_util.all_leaves([axis]):
-        raise _AnotherTree
-    below = jax.tree.structure(axis, is_leaf=lambda a: a is None)
-    try:
-        parts = below.flatten_up_to(tree)
-    except (ValueError, TypeError) as error:
-        raise _AnotherTree from error
-    each = jax.tree.leaves(axis, is_leaf=lambda a: a is None)
-    return below.unflatten([_spread(part, a) for part, a in zip(parts, each, strict=True)])
-
-
-def _count(inputs: _Inputs, axes: list[int | None], num_fits: int | None, key: Any) -> int:
-    """How many fits: from the axes, the keys or num_fits, which must agree."""
-    sizes = {"num_fits": num_fits} if num_fits is not None else {}
-    if isinstance(key, jax.Array) and key.ndim == 1:
-        sizes["key"] = key.shape[0]
-    leaves = jax.tree_util.tree_leaves_with_path(inputs)
-    for (path, leaf), axis in zip(leaves, axes, strict=True):
-        if axis == 0:
-            name = jax.tree_util.keystr(path).removeprefix(".")
-            if jnp.ndim(leaf) == 0:
-                raise ValueError(
-                    f"axes says that {name} leads with the fit axis, but it is a scalar."
-                )
-            sizes[name] = jnp.shape(leaf)[0]
-    if not sizes:
-        raise ValueError("how many fits? Pass num_fits=, an array of keys, or axes=.")
-    if len(set(sizes.values())) > 1:
-        found = ", ".join(f"{name}: {size}" for name, size in sizes.items())
-        raise ValueError(f"the fit axes differ in length: {found}.")
-    return arguments.check_count("num_fits", next(iter(sizes.values())))
-
-
-def _pick(inputs: _Inputs, axes: list[int | None], i: int) -> _Inputs:
-    """The inputs of fit i alone."""
-    leaves, treedef = jax.tree.flatten(inputs)
-    return treedef.unflatten(
-        [x if a is None else np.asarray(x)[i] for x, a in zip(leaves, axes, strict=True)]
-    )
-
-
-def _check(one: _Inputs, i: int) -> None:
+def _check(one: Inputs, i: int) -> None:
     try:
         one.algorithm.check(one.model)
         theta = checks.prepare_theta(one.theta, one.model)
-        checks.check_projection(one.algorithm, theta)
+        one.algorithm.check_theta(theta)
     except (ValueError, TypeError) as error:
         error.add_note(f"in fit number {i} of fit_many")
         raise
-
-
-def _lengthened(inputs: _Inputs, axes: list[int | None], more: int) -> _Inputs:
-    """The last fit `more` times again."""
-    leaves, treedef = jax.tree.flatten(inputs)
-    return treedef.unflatten(
-        [
-            x if axis is None else np.concatenate([x, np.repeat(x[-1:], more, axis=0)])
-            for x, axis in zip(leaves, axes, strict=True)
-        ]
-    )
 
 
 def _finish_together(
@@ -360,10 +283,10 @@ def _finish_together(
 
 
 @jit(LEVEL_1, static_argnames=("axes", "num_particles", "layout"))
-def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int, layout: Layout | None):
+def _begin(keys, inputs: Inputs, axes: tuple, num_particles: int, layout: Layout | None):
     """First states, with what the checks want to see of their particles."""
 
-    def begin(key, inputs: _Inputs):
+    def begin(key, inputs: Inputs):
         theta = inputs.model.unconstrained(inputs.theta)
         cloud = inputs.start(key, inputs.model, theta, num_particles)
         key_init = jax.random.fold_in(key, 1)
@@ -377,7 +300,7 @@ def _begin(keys, inputs: _Inputs, axes: tuple, num_particles: int, layout: Layou
     return layouts.shard_map_fits(layout, many, specs)(keys, inputs)
 
 
-def _lane(run: Run, one: _Inputs, states: Any, i: int, key: jax.Array) -> Run:
+def _lane(run: Run, one: Inputs, states: Any, i: int, key: jax.Array) -> Run:
     """Fit i of many, as a run of its own; its state stays on the host until it is needed."""
     state = jax.tree.map(lambda leaf: leaf[i], states)
     rows = int(states.step[i]) - run.first_step

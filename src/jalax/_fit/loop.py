@@ -16,8 +16,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from jalax._model import sharding
+from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
-from jalax._model.types import Algorithm, Info, State
+from jalax._model.types import Info, State
 from jalax._particles.trees import Tree
 from jalax._runtime import layouts
 from jalax._runtime.compilation import (
@@ -78,7 +79,6 @@ def _kind(leaf: Any) -> str:
 
 def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacity: int) -> Chunk:
     """Up to `length` steps from `state`, fewer if one fails or the algorithm is done."""
-    is_done = getattr(algorithm, "is_done", lambda state: jnp.zeros((), bool))
 
     def record(state: State, info) -> dict[str, Tree]:
         return {"step": state.step, "theta": state.theta, **info._asdict()}
@@ -99,7 +99,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
 
     def go_on(carry):
         i, state, _, healthy = carry
-        return (i < length) & healthy & ~is_done(state)
+        return (i < length) & healthy & ~algorithm.is_done(state)
 
     first = jnp.zeros((), jnp.int32), state, buffers, jnp.ones((), bool)
     done, state, buffers, healthy = lax.while_loop(go_on, body, first)

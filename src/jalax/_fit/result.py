@@ -186,7 +186,7 @@ class FitResult(FitRecord):
         Unlike `path_log_evidence` it is unbiased for Z: the path is now fixed in advance.
         """
         num_particles = self.log_weights.shape[-1] if num_particles is None else num_particles
-        return replay(self.origin, key, num_particles, num_replicates)
+        return replay(self.origin, self.state, key, num_particles, num_replicates)
 
     def expectation(self, fn: Callable[[Any], Tree]) -> Tree:
         """The posterior mean of `fn(x)`, x one latent configuration; grouped: one a group."""

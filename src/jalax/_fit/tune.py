@@ -16,8 +16,9 @@ from jalax._fit.fit import prepare_algorithm
 from jalax._fit.fit_many import fit_many
 from jalax._fit.result import FitResult
 from jalax._model import checks
+from jalax._model.algorithm import Algorithm
 from jalax._model.model import GroupedModel, Model
-from jalax._model.types import Algorithm, Start, Status
+from jalax._model.types import Start, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments

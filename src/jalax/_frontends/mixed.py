@@ -14,7 +14,7 @@ from jalax._export.tables import Summary, Table
 from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
 from jalax._fit.result import FitResult
-from jalax._model.types import Algorithm
+from jalax._model.algorithm import Algorithm
 from jalax._runtime import arguments
 from jalax.models._mixed import MixedDesign, build
 

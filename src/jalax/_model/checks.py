@@ -12,7 +12,7 @@ import numpy as np
 
 from jalax._model import evaluation
 from jalax._model.model import GroupedModel, Model
-from jalax._model.types import Algorithm, Cloud
+from jalax._model.types import Cloud
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, Program, jit
@@ -278,11 +278,8 @@ def is_concrete(tree: Tree) -> bool:
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
-def check_projection(algorithm: Algorithm, theta: Tree) -> None:
+def check_projection(project: Callable[[Tree], Tree], theta: Tree) -> None:
     """theta_0 lies inside the constraints: a first jump would be part of the path."""
-    project = getattr(algorithm, "project", None)
-    if project is None:
-        return
     inside = project(theta)
     if jax.tree.structure(inside) != jax.tree.structure(theta):
         raise ValueError(

@@ -60,23 +60,6 @@ class Start(Protocol):
     ) -> Cloud: ...
 
 
-class Algorithm(Protocol):
-    """A frozen dataclass, registered as a pytree, with pure `init` and `step`."""
-
-    @property
-    def gives_evidence(self) -> bool: ...
-
-    @property
-    def min_particles(self) -> int: ...
-
-    def check(self, model: Model) -> None:
-        """Raise a sentence the user can act on if the options do not fit the model."""
-
-    def init(self, key: Key[Array, ""], model: Model, theta: Tree, cloud: Cloud) -> State: ...
-
-    def step(self, key: Key[Array, ""], model: Model, state: State) -> tuple[State, Info]: ...
-
-
 class Status(StrEnum):
     """How a fit ended."""
 
