@@ -1,7 +1,7 @@
 """Seconds until there is something to look at, each in a process of its own.
 
 1. From the start of the process to the end of an automatic fit of the Wisconsin model: cold, and
-   with `jalax.compilation_cache(folder)` and a folder that an earlier process has filled.
+   with `jalax.runtime.compilation_cache(folder)` and a folder that an earlier process has filled.
    The best of a few; where the time goes is from the best run's own clock.
 2. `import jalax` beside `import jax`: whole processes, in rounds, the best of each, and the median
    ratio inside a round.
@@ -28,13 +28,13 @@ began = time.perf_counter()
 import json, os, jax, jalax
 imported = time.perf_counter()
 if "JALAX_CACHE" in os.environ:
-    jalax.compilation_cache(os.environ["JALAX_CACHE"])
+    jalax.runtime.compilation_cache(os.environ["JALAX_CACHE"])
 data = jalax.datasets.wisconsin()
 model = jalax.models.logistic_regression(data.features, data.labels)
-result = jalax.fit(model, key=jax.random.key(0), progress=jalax.Callback())
+result = jalax.fit(model, key=jax.random.key(0), progress=jalax.callbacks.Callback())
 evidence = result.log_evidence
 fitted = time.perf_counter()
-again = jalax.fit(model, key=jax.random.key(1), progress=jalax.Callback())
+again = jalax.fit(model, key=jax.random.key(1), progress=jalax.callbacks.Callback())
 evidence = again.log_evidence
 last = time.perf_counter()
 print(json.dumps({"import": imported - began, "first fit": fitted - imported,

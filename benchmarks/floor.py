@@ -59,10 +59,10 @@ def algorithms(step: float, rate: float) -> dict[str, Any]:
 
 AUTOMATIC = {
     "automatic": jalax.JALAEM(),
-    "automatic, no limiter": jalax.JALAEM(limiter=jalax.Limiter(cess=0.0)),
+    "automatic, no limiter": jalax.JALAEM(limiter=jalax.options.Limiter(cess=0.0)),
     "automatic, Adam for the information": jalax.JALAEM(optimizer=optax.adam(0.05)),
     "automatic, Adam, no limiter": jalax.JALAEM(
-        optimizer=optax.adam(0.05), limiter=jalax.Limiter(cess=0.0)
+        optimizer=optax.adam(0.05), limiter=jalax.options.Limiter(cess=0.0)
     ),
 }
 
@@ -175,7 +175,7 @@ def networks() -> list[Row]:
     model, rows = network(), []
     step, rate = 1e-9, 1e-9
     contenders = algorithms(step, rate)
-    contenders["JALA-EM, tempered"] = plain(step, rate, weights=jalax.TemperedWeights())
+    contenders["JALA-EM, tempered"] = plain(step, rate, weights=jalax.weights.TemperedWeights())
     for num_particles in NETWORK[64 if jax.config.jax_enable_x64 else 32]:
         particles = random_particles(model, num_particles)
         rows += labelled(

@@ -45,7 +45,10 @@ def step_times(model, num_particles: int, steps: int) -> dict[str, float]:
     algorithms = {
         "JALA-EM": jalax.JALAEM(step_size=step, optimizer=adam, resample_below=0.0),
         "tempered": jalax.JALAEM(
-            step_size=step, optimizer=adam, weights=jalax.TemperedWeights(), resample_below=0.5
+            step_size=step,
+            optimizer=adam,
+            weights=jalax.weights.TemperedWeights(),
+            resample_below=0.5,
         ),
         "resampling": jalax.JALAEM(step_size=step, optimizer=adam, resample_below=1.0),
         "PGD": jalax.PGD(step_size=step, optimizer=adam),

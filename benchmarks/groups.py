@@ -53,7 +53,7 @@ def one(num_groups: int, minibatch: int | None) -> dict:
             key=jax.random.key(k if minibatch is None else 10 + k),
             num_particles=PARTICLES,
             algorithm=jalax.JALAEM(minibatch=minibatch),
-            progress=jalax.Callback(),
+            progress=jalax.callbacks.Callback(),
         )
         found[label] = {
             "seconds": time.perf_counter() - began,

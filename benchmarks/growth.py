@@ -133,7 +133,7 @@ def fit_of(model: Any, particles: Any, num_steps: int) -> Callable[[], Any]:
             algorithm=algorithm(model),
             start=jalax.Given(particles[0]),
             num_steps=num_steps,
-            progress=jalax.Callback(),
+            progress=jalax.callbacks.Callback(),
         ).state
 
     run()

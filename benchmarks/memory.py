@@ -64,10 +64,10 @@ def measure(name: str) -> Row:
             key=jax.random.key(0),
             start=jalax.Given(particles),
             algorithm=jalax.JALAEM(
-                step_size=1e-9, optimizer=optax.adam(1e-3), weights=jalax.TemperedWeights()
+                step_size=1e-9, optimizer=optax.adam(1e-3), weights=jalax.weights.TemperedWeights()
             ),
             num_steps=steps,
-            progress=jalax.Callback(),
+            progress=jalax.callbacks.Callback(),
         )
         seconds.append(time.perf_counter() - began)
     return {

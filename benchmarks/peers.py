@@ -192,7 +192,7 @@ def path(history: np.ndarray) -> Path:
 
 def automatic(model: Any) -> Callable[[int], Path]:
     def run(seed):
-        result = jalax.fit(model, key=jax.random.key(seed), progress=jalax.Callback())
+        result = jalax.fit(model, key=jax.random.key(seed), progress=jalax.callbacks.Callback())
         return Path(result.history["theta"], float(result.theta), whole=True)
 
     return run
@@ -215,7 +215,7 @@ def our_pgd(model: Any) -> Callable[[int], Path]:
             algorithm=jalax.PGD(step_size=PGD_STEP),
             start=jalax.Given(at_zero(model)),
             num_steps=PGD_STEPS,
-            progress=jalax.Callback(),
+            progress=jalax.callbacks.Callback(),
         )
         return path(result.history["theta"])
 

@@ -27,9 +27,8 @@ from jax import lax
 from shares import subjects
 
 import jalax
-from jalax._model import sharding
 from jalax._fit import fit, loop
-from jalax._model import checks
+from jalax._model import checks, sharding
 from jalax._runtime import layouts, processes
 from jalax._runtime.options import canonical
 

@@ -246,7 +246,7 @@ def _paper(key, model: jalax.Model, theta: np.ndarray, start: Any, project: Any)
         ),
         start=starts,
         num_steps=NUM_STEPS,
-        progress=jalax.Callback(),
+        progress=jalax.callbacks.Callback(),
     )
     return Fits(
         theta=np.asarray(fits.theta),
@@ -275,7 +275,7 @@ def automatic(make_model, num_theta: int, project: Any, key, data) -> Fits:
     fits: list[jalax.FitResult] = []
     common: dict[str, Any] = {
         "algorithm": jalax.JALAEM(project=project),
-        "progress": jalax.Callback(),
+        "progress": jalax.callbacks.Callback(),
     }
     for i in range(0, num_trials, BATCH):
         batch = {name: array[i : i + BATCH] for name, array in data.items()}

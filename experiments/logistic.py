@@ -141,7 +141,7 @@ def tuned(key, model, name: str, num_particles: int, sizes: Sizes, h_euler: floa
         start=PRIOR,
         num_particles=num_particles,
         num_steps=sizes.tuning_steps,
-        progress=jalax.Callback(),
+        progress=jalax.callbacks.Callback(),
     )
 
 
@@ -157,7 +157,7 @@ def timed(key, model, algorithm, num_particles: int, seconds: float) -> jalax.Fi
             num_particles=num_particles,
             num_steps=num_steps,
             callbacks=callbacks,
-            progress=jalax.Callback(),
+            progress=jalax.callbacks.Callback(),
             chunk_size=50,
         )
 
@@ -174,7 +174,7 @@ def seeds(key, model, algorithm, num_particles: int, num_fits: int, num_steps: i
         start=PRIOR,
         num_particles=num_particles,
         num_steps=num_steps,
-        progress=jalax.Callback(),
+        progress=jalax.callbacks.Callback(),
     )
 
 

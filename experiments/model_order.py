@@ -152,7 +152,7 @@ def fit(key, theta_0, data, algorithm, axes, start, num_steps: int, num_particle
         num_particles=num_particles,
         num_steps=num_steps,
         chunk_size=50,
-        progress=jalax.Callback(),
+        progress=jalax.callbacks.Callback(),
     )
 
 
@@ -179,11 +179,11 @@ def converged(key, theta_0, data, corrected: bool) -> np.ndarray:
     start, _ = start_at(key_start, theta_0, data, CONVERGED_PARTICLES)
     algorithm = jalax.JALAEM(
         step_size=0.5,
-        preconditioner=jalax.InverseHessian(),
-        optimizer=jalax.ObservedInformation(),
-        shift=jalax.Shift(),
+        preconditioner=jalax.options.InverseHessian(),
+        optimizer=jalax.options.ObservedInformation(),
+        shift=jalax.options.Shift(),
         # Where alpha is best infinite, theta has far to go; only the fresh evidence there counts.
-        limiter=jalax.Limiter(cess=0.7),
+        limiter=jalax.options.Limiter(cess=0.7),
     )
     fits = fit(
         key_run,

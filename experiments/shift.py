@@ -23,9 +23,9 @@ from jalax import datasets, models
 SEEDS = 5
 VARIANTS = {
     "shift and limiter": {},
-    "no shift": {"shift": jalax.Shift(0.0)},
-    "no limiter": {"limiter": jalax.Limiter(cess=0.0)},
-    "neither": {"shift": jalax.Shift(0.0), "limiter": jalax.Limiter(cess=0.0)},
+    "no shift": {"shift": jalax.options.Shift(0.0)},
+    "no limiter": {"limiter": jalax.options.Limiter(cess=0.0)},
+    "neither": {"shift": jalax.options.Shift(0.0), "limiter": jalax.options.Limiter(cess=0.0)},
 }
 
 
@@ -51,12 +51,14 @@ def sleepstudy():
 
 def fit(model, seed, options):
     key, algorithm = jax.random.key(seed), jalax.JALAEM(**options)
-    return jalax.fit(model, key=key, algorithm=algorithm, num_steps=300, progress=jalax.Callback())
+    return jalax.fit(
+        model, key=key, algorithm=algorithm, num_steps=300, progress=jalax.callbacks.Callback()
+    )
 
 
 def row(model, options) -> list[str]:
     """Lowest ESS, steps, and distance of the loop's theta from the answer in standard errors."""
-    best = jalax.fit(model, key=jax.random.key(1000), progress=jalax.Callback())
+    best = jalax.fit(model, key=jax.random.key(1000), progress=jalax.callbacks.Callback())
     answer = np.asarray(ravel_pytree(best.free)[0], float)
     errors = np.sqrt(np.diagonal(best.uncertainty.covariance))
     lowest, steps, off = [], [], []

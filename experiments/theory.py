@@ -370,7 +370,9 @@ def second_moment(key, gamma: float, num_steps: int) -> float:
     return NUM_FOR_C / float(jnp.min(cloud.ess))
 
 
-def fits(key, num_particles: int, size: Size, gamma: float, below: float) -> jalax.FitResults:
+def fits(
+    key, num_particles: int, size: Size, gamma: float, below: float
+) -> jalax.results.FitResults:
     """Algorithm 1 with SGD and exact draws at theta_0; resampling when ESS < `below` N."""
     key_draw, key_run = jax.random.split(key)
     # As many draws for every N: one compilation.
@@ -400,7 +402,7 @@ class Descent(NamedTuple):
     inside: bool  # theta stayed where mu holds
 
 
-def descent(found: jalax.FitResults, gamma: float, known: Constants) -> Descent:
+def descent(found: jalax.results.FitResults, gamma: float, known: Constants) -> Descent:
     after = np.stack([np.asarray(fit.history["theta"]) for fit in found])
     ess = np.stack([np.asarray(fit.history["ess"]) for fit in found])
     theta = np.concatenate([np.full((len(after), 1), THETA_0), after], axis=1)

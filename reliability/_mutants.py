@@ -227,8 +227,8 @@ MUTANTS = [
     Mutant(
         "a fit that went back keeps the evidence of its broken path",
         "_fit/conclusion.py",
-        "if state.memory.retries > 0:",
-        "if state.memory.retries < 0:",
+        "if known.retries > 0:",
+        "if known.retries < 0:",
         "_particles/test_numbers.py",
     ),
     Mutant(
@@ -411,19 +411,5 @@ MUTANTS = [
         "            run.records = [records]\n",
         "            pass\n",
         "_fit/test_checkpoint.py::test_checkpoint_and_resume_equals_the_uninterrupted_run",
-    ),
-    Mutant(
-        "a program on disk taken for one under other switches of JAX",
-        "_runtime/kept.py",
-        'tuned = [(n, v) for n, v in switches if "cache" not in n]',
-        "tuned: list = []",
-        "_runtime/test_kept.py",
-    ),
-    Mutant(
-        "a function known by the name it goes by",
-        "_runtime/kept.py",
-        "if not _is_known(module) or function.__globals__ is not vars(sys.modules[module]):",
-        "if not _is_known(function.__module__):",
-        "_runtime/test_kept.py",
     ),
 ]

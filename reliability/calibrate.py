@@ -81,7 +81,10 @@ def one_fit(case: Case, kind: str, seed: int) -> Record:
 
 def fitted(case: Case, kind: str, y: np.ndarray, seed: int) -> Record:
     result = jalax.fit(
-        make_model(case, kind, y), case.start, key=jax.random.key(seed), progress=jalax.Callback()
+        make_model(case, kind, y),
+        case.start,
+        key=jax.random.key(seed),
+        progress=jalax.callbacks.Callback(),
     )
     theta = flat(result.theta)
     ends = result.confidence_intervals(LEVEL)
@@ -207,7 +210,7 @@ def computed(parts: list[Part], jobs: int, cache: Path) -> Iterator[tuple[Part, 
 def prepare_worker(cache: Path) -> None:
     """What one worker has compiled, the others read."""
     on_cpu()
-    jalax.compilation_cache(cache)
+    jalax.runtime.compilation_cache(cache)
 
 
 def on_cpu() -> None:

@@ -48,7 +48,7 @@ def fit(name: str, callbacks: list[Any]) -> Any:
         data = datasets.cbpp()
         family = models.Binomial(data.size)
         model = models.random_intercept(data.incidence, data.covariates, data.herd, family=family)
-        averaging = jalax.Averaging(tolerance=0.0)
+        averaging = jalax.options.Averaging(tolerance=0.0)
         options = {"algorithm": jalax.JALAEM(averaging=averaging), "num_steps": 500}
     return jalax.fit(model, key=jax.random.key(5), chunk_size=5, callbacks=callbacks, **options)
 
@@ -59,7 +59,7 @@ def child(name: str, folder: Path) -> None:
 
     import jalax
 
-    class Told(jalax.Callback):
+    class Told(jalax.callbacks.Callback):
         def begin(self, run):
             (folder / "begun").write_text(str(run.step))
 

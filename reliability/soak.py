@@ -44,7 +44,7 @@ def long_run(num_steps: int) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
 
-    class Look(jalax.Callback):
+    class Look(jalax.callbacks.Callback):
         def after_chunk(self, run):
             if run.step % (num_steps // PARTS) == 0:
                 theta = run.history["theta"][-num_steps // PARTS // 100 :]  # the rows of this part

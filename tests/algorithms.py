@@ -7,6 +7,7 @@ import numpy as np
 import optax
 
 import jalax
+from momentum_pgd import MomentumPGD
 
 ALGORITHMS = {
     "JALAEM": jalax.JALAEM(step_size=0.05, optimizer=optax.adam(0.05), resample_below=0.9),
@@ -14,14 +15,17 @@ ALGORITHMS = {
         step_size=0.05,
         optimizer=jalax.Optax(optax.sgd, learning_rate=0.01),
         preconditioner=np.array([[1.0, 0.3, 0.0], [0.3, 2.0, 0.1], [0.0, 0.1, 0.5]]),
-        resample=jalax.multinomial,
+        resample=jalax.resampling.multinomial,
     ),
-    "JALAEM-automatic": jalax.JALAEM(averaging=jalax.Averaging(tolerance=0.0)),  # never done
+    "JALAEM-automatic": jalax.JALAEM(
+        averaging=jalax.options.Averaging(tolerance=0.0)
+    ),  # never done
     "PGD": jalax.PGD(step_size=0.05),
     "PGD-adam": jalax.PGD(step_size=0.05, optimizer=optax.adam(0.05)),
     "IPLA": jalax.IPLA(step_size=0.05),
     "SOUL": jalax.SOUL(step_size=0.05, optimizer=optax.sgd(0.05)),
     "SFLA": jalax.SFLA(step_size=0.01, epsilon=0.2, beta=100.0),
+    "MomentumPGD": MomentumPGD(step_size=0.05),  # outside the package
 }
 
 

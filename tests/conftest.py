@@ -97,7 +97,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def cache_is_off_afterwards():
-    """For a test that calls `jalax.compilation_cache`."""
+    """For a test that calls `jalax.runtime.compilation_cache`."""
     names = [
         "jax_compilation_cache_dir",
         "jax_persistent_cache_min_compile_time_secs",

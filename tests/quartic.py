@@ -13,7 +13,7 @@ import jalax
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TooLong:
-    """In the place of `jalax.PilotStep`: this step size, whatever it does."""
+    """In the place of `jalax.options.PilotStep`: this step size, whatever it does."""
 
     size: float = dataclasses.field(metadata={"static": True})
 

@@ -147,7 +147,7 @@ for step_size in (0.002, 0.01, 0.05, 0.15):
 # particles gives a standard error.
 
 # %%
-single = anneal(jax.random.key(4), 0.05, resample=jalax.multinomial)
+single = anneal(jax.random.key(4), 0.05, resample=jalax.resampling.multinomial)
 print(f"one run: {single.log_evidence[-1]:.3f} ± {single.log_evidence_error():.3f}")
 
 

@@ -347,7 +347,7 @@ plt.show()
 # - **At the fitted $\theta$ of the network** `jalax.log_evidence` measures against one mode a
 #   picture, the one it finds from $x = 0$. The last number printed says how often that is not the
 #   highest one. An estimate from there is too low, and may not notice: a mode that no draw has
-#   seen leaves no trace in the weights. `reference=jalax.Modes(starts)` puts a mixture on several
-#   modes.
+#   seen leaves no trace in the weights. `reference=jalax.references.Modes(starts)` puts a mixture
+#   on several modes.
 # - **It is a plug-in value.** With more parameters than pictures the evidence on the *training*
 #   pictures rewards overfitting, and cannot be compared with that of the linear model.

@@ -79,12 +79,14 @@ for warning in said:
 # %% [markdown]
 # ## Tempered weights
 #
-# `jalax.TemperedWeights` raises the weights to the largest power that leaves enough particles.
-# This gives up the evidence, and keeps what a prediction needs: many particles that agree with
-# the data.
+# `jalax.weights.TemperedWeights` raises the weights to the largest power that leaves enough
+# particles. This gives up the evidence, and keeps what a prediction needs: many particles that
+# agree with the data.
 
 # %%
-algorithm = jalax.JALAEM(step_size=0.1, optimizer=by_layer(0.1), weights=jalax.TemperedWeights())
+algorithm = jalax.JALAEM(
+    step_size=0.1, optimizer=by_layer(0.1), weights=jalax.weights.TemperedWeights()
+)
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     result = jalax.fit(model, key=jax.random.key(0), algorithm=algorithm, **options)

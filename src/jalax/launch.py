@@ -143,7 +143,7 @@ def join(script: list[str]) -> int:
             "JAX_NUM_PROCESSES and JAX_PROCESS_ID."
         )
         return 2
-    from jalax import LostProcess
+    from jalax.runtime import LostProcess
 
     sys.argv = script
     sys.path.insert(0, str(Path(script[0]).resolve().parent))

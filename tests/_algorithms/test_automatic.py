@@ -455,15 +455,17 @@ def test_step_size_rules(x64):
     X, y = regression_data(0, 60)
     model = models.gaussian_regression(X, y)
     theta = jnp.array([0.0, 0.0])
-    power = jalax.auto_step_size(
-        model, theta, key=jax.random.key(0), rule=jalax.PowerIteration(fraction=0.99)
+    power = jalax.options.auto_step_size(
+        model, theta, key=jax.random.key(0), rule=jalax.options.PowerIteration(fraction=0.99)
     )
     largest = np.linalg.eigvalsh(X.T @ X).max() + 1.0  # the Hessian of U at unit variances
     np.testing.assert_allclose(power, 0.99 / largest, rtol=1e-3)
-    options = {"key": jax.random.key(0), "rule": jalax.PowerIteration(fraction=1.0)}
-    whitened = jalax.auto_step_size(model, theta, preconditioner=jalax.InverseHessian(), **options)
+    options = {"key": jax.random.key(0), "rule": jalax.options.PowerIteration(fraction=1.0)}
+    whitened = jalax.options.auto_step_size(
+        model, theta, preconditioner=jalax.options.InverseHessian(), **options
+    )
     np.testing.assert_allclose(whitened, 1.0, rtol=1e-6)
-    pilot = jalax.auto_step_size(model, theta, key=jax.random.key(0))
+    pilot = jalax.options.auto_step_size(model, theta, key=jax.random.key(0))
     assert 0.01 / largest < pilot < 2 / largest
 
 

@@ -110,13 +110,13 @@ def test_moving_gaussian(gaussian, below, preconditioned):
 def test_dense_preconditioner_and_multinomial_resampling():
     matrix = np.diag(HIGH.scales**2) + 0.05
     statistics, resampled = HIGH.run(
-        preconditioner=matrix, resample_below=0.95, resample=jalax.multinomial
+        preconditioner=matrix, resample_below=0.95, resample=jalax.resampling.multinomial
     )
     assert resampled > 0.5
     assert_exact(statistics)
 
 
-@pytest.mark.parametrize("resample", [jalax.stratified, jalax.residual])
+@pytest.mark.parametrize("resample", [jalax.resampling.stratified, jalax.resampling.residual])
 def test_other_resampling_schemes(resample):
     statistics, _ = LOW.run(resample_below=0.95, resample=resample)
     assert_exact(statistics)
@@ -149,7 +149,7 @@ def run_grouped(below=0.95, num_particles=30, shift=0.0):
             step_size=0.25,
             optimizer=follow_path(),
             resample_below=below,
-            shift=jalax.Shift(shift),
+            shift=jalax.options.Shift(shift),
         )
     )
     log_z0 = -0.25 * (Y - THETA_PATH[0]) ** 2 - 0.5 * jnp.log(4 * jnp.pi)

@@ -25,7 +25,7 @@ def ess(log_weights):
 
 def test_tempering_finds_the_exponent_that_leaves_the_ess_asked_for(precision):
     log_weights = uneven([0.1, 2.0, 30.0, 1e5])
-    softened = jalax.TemperedWeights(0.4).soften(jnp.asarray(log_weights))
+    softened = jalax.weights.TemperedWeights(0.4).soften(jnp.asarray(log_weights))
     np.testing.assert_array_equal(softened.log_weights[0], jnp.asarray(log_weights)[0])
     assert softened.exponent[0] == 1
     for row, exponent, after in zip(
@@ -40,7 +40,7 @@ def test_dead_particles_stay_dead_and_few_living_ones_become_equal():
     log_weights = uneven([5.0, 5.0])
     log_weights[0, :10] = -np.inf
     log_weights[1, 3:] = -np.inf  # three of 50: no exponent gives an ESS of 25
-    softened = jalax.TemperedWeights(0.5).soften(jnp.asarray(log_weights))
+    softened = jalax.weights.TemperedWeights(0.5).soften(jnp.asarray(log_weights))
     np.testing.assert_array_equal(np.isfinite(softened.log_weights), np.isfinite(log_weights))
     assert ess(np.asarray(softened.log_weights[0], float)) == pytest.approx(25, rel=1e-3)
     assert ess(np.asarray(softened.log_weights[1], float)) == pytest.approx(3, rel=1e-2)
@@ -50,7 +50,7 @@ def test_clipping_truncates_at_root_n_times_the_mean(precision):
     log_weights = uneven([0.3, 4.0], num=40)
     weights = np.exp(log_weights)
     expected = np.minimum(weights, weights.mean(axis=1, keepdims=True) * np.sqrt(40))
-    softened = jalax.ClippedWeights().soften(jnp.asarray(log_weights))
+    softened = jalax.weights.ClippedWeights().soften(jnp.asarray(log_weights))
     np.testing.assert_allclose(np.exp(softened.log_weights), expected, rtol=1e-5)
     assert np.any(expected < weights)
 
@@ -70,7 +70,9 @@ def fit(weights, resample_below=0.3, step_size=0.5):
     )
 
 
-@pytest.mark.parametrize("weights", [jalax.TemperedWeights(0.6), jalax.ClippedWeights()])
+@pytest.mark.parametrize(
+    "weights", [jalax.weights.TemperedWeights(0.6), jalax.weights.ClippedWeights()]
+)
 def test_changed_weights_give_no_path_evidence_and_say_so(weights):
     result = fit(weights)
     with pytest.warns(UserWarning, match=f"{type(weights).__name__} changed the weights"):
@@ -78,22 +80,22 @@ def test_changed_weights_give_no_path_evidence_and_say_so(weights):
     assert "log_evidence" not in result.history
     assert result.history["weight_exponent"].shape == (20,)
     assert np.isfinite(result.log_evidence)  # afresh, at theta
-    exact = fit(jalax.ExactWeights())
+    exact = fit(jalax.weights.ExactWeights())
     assert np.all(exact.history["weight_exponent"] == 1)
     assert exact.path_log_evidence is not None
 
 
 def test_the_ess_stays_at_the_floor():
-    result = fit(jalax.TemperedWeights(0.6))
+    result = fit(jalax.weights.TemperedWeights(0.6))
     assert np.all(result.history["ess"] >= 0.6 * 30 * (1 - 1e-3))
     assert not result.history["resampled"].any()
     assert result.history["weight_exponent"].min() < 0.9
-    assert fit(jalax.ExactWeights(), resample_below=0.0).history["ess"].min() < 0.6 * 30
+    assert fit(jalax.weights.ExactWeights(), resample_below=0.0).history["ess"].min() < 0.6 * 30
 
 
 def test_a_floor_that_is_never_reached_changes_nothing():
-    exact = fit(jalax.ExactWeights(), resample_below=0.0, step_size=0.05)
-    soft = fit(jalax.TemperedWeights(0.01), resample_below=0.0, step_size=0.05)
+    exact = fit(jalax.weights.ExactWeights(), resample_below=0.0, step_size=0.05)
+    soft = fit(jalax.weights.TemperedWeights(0.01), resample_below=0.0, step_size=0.05)
     np.testing.assert_array_equal(soft.particles["a"], exact.particles["a"])
     np.testing.assert_array_equal(soft.log_weights, exact.log_weights)
 
@@ -114,9 +116,9 @@ def test_many_latents_exact_weights_collapse_tempered_ones_do_not():
             num_steps=200,
         )
 
-    tempered = ends(jalax.TemperedWeights())
+    tempered = ends(jalax.weights.TemperedWeights())
     with pytest.warns(UserWarning, match="the weights collapsed"):
-        exact = ends(jalax.ExactWeights())
+        exact = ends(jalax.weights.ExactWeights())
     assert np.median(exact.history["ess"]) < 2
     assert tempered.history["ess"].min() > 39.9
     # theta is the mean over 3,000 latents and 40 effective particles of a sum with variance 1/2:

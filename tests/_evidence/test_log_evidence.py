@@ -240,7 +240,7 @@ def two_modes(theta, x, data):
 @pytest.mark.slow
 def test_two_far_modes():
     model = jalax.Model(two_modes, jnp.ones(2))
-    modes = jalax.Modes(jnp.array([[5.0, 5.0], [-5.0, -5.0]]))
+    modes = jalax.references.Modes(jnp.array([[5.0, 5.0], [-5.0, -5.0]]))
     assert_right(jalax.log_evidence(model, 0.0, key=jax.random.key(0), reference=modes), 0.0)
     prior = (
         lambda key, theta, data: 12.0 * jax.random.normal(key, (2,)),
@@ -311,7 +311,7 @@ def test_replicates_are_averaged_in_z():
     assert freedom == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("moves", [jalax.MALA(), jalax.JALA()])
+@pytest.mark.parametrize("moves", [jalax.references.MALA(), jalax.references.JALA()])
 def test_tempered_legs_have_the_exact_evidence(moves):
     """From the prior; the mean of Z over 100 legs, within 4.5 of its errors."""
     model = prepare_model(models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0])))

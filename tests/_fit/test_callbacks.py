@@ -38,7 +38,7 @@ def fit(**changes):
     return jalax.fit(**arguments)
 
 
-class Recorder(jalax.Callback):
+class Recorder(jalax.callbacks.Callback):
     """Writes down every call; `at_chunk` is done after the second chunk."""
 
     def __init__(self, at_chunk=lambda run: None):
@@ -160,7 +160,7 @@ def test_the_first_of_two_reasons_counts():
 
 
 def test_a_users_own_callback_can_stop_the_fit():
-    class Twenty(jalax.Callback):
+    class Twenty(jalax.callbacks.Callback):
         def after_chunk(self, run):
             return (jalax.Status.STOPPED, "twenty are enough") if run.step >= 20 else None
 
@@ -281,7 +281,7 @@ def fit(name, step_size=0.05, log_evidence=-7.0, **options):
 fit("absolute")
 fit("relative", log_evidence=None)
 fit("twice", callbacks=[jalax.progress_bar()])
-fit("none", progress=jalax.Callback())
+fit("none", progress=jalax.callbacks.Callback())
 fit("diverged", step_size=1e38)
 """
 

@@ -50,7 +50,7 @@ def stop_at(step):
     return jalax.stop_when(lambda run: run.step >= step)
 
 
-class Begin(jalax.Callback):
+class Begin(jalax.callbacks.Callback):
     """The step a fit began at."""
 
     def begin(self, run):
@@ -143,7 +143,7 @@ path, kill_at = sys.argv[1], int(sys.argv[2])
 def decay(step, first):
     return first / (1.0 + 0.01 * step)
 
-class Kill(jalax.Callback):
+class Kill(jalax.callbacks.Callback):
     def begin(self, run):
         print("begins at", run.step)
         sys.stdout.flush()
@@ -241,7 +241,11 @@ OTHERS = {
         "algorithm",
     ),
     "scheme": (
-        {"algorithm": jalax.JALAEM(step_size=0.05, resample_below=0.9, resample=jalax.multinomial)},
+        {
+            "algorithm": jalax.JALAEM(
+                step_size=0.05, resample_below=0.9, resample=jalax.resampling.multinomial
+            )
+        },
         "algorithm",
     ),
     "key": ({"key": jax.random.key(1)}, "key"),

@@ -113,9 +113,9 @@ def test_plot(gaussian_and_student):
     assert [tick.get_text() for tick in axis.get_yticklabels()] == ["Gaussian", "Student-t"]
 
 
-def test_to_dataframe(gaussian_and_student):
+def test_to_frame(gaussian_and_student):
     comparison = jalax.compare(gaussian_and_student)
-    frame = comparison.to_dataframe()
+    frame = comparison.to_frame()
     assert list(frame.index) == ["Gaussian", "Student-t"]
     best = gaussian_and_student["Gaussian"]
     assert frame.loc["Gaussian", "log_evidence"] == best.log_evidence

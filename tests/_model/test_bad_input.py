@@ -62,7 +62,7 @@ def message_of(error: BaseException) -> str:
     return "\n".join([str(error), *notes])
 
 
-class Watch(jalax.Callback):
+class Watch(jalax.callbacks.Callback):
     """Knows whether a loop was entered."""
 
     begun = 0
@@ -544,8 +544,8 @@ NO_THETA = (
 )
 NO_MODEL = "model must be a jalax.Model or jalax.GroupedModel, got {}."
 NO_MESH = (
-    "mesh must be a jalax.Layout, or a mesh with axes called 'particles', 'groups', 'data' or "
-    "'fits'; got str."
+    "mesh must be a jalax.runtime.Layout, or a mesh with axes called 'particles', 'groups', 'data' "
+    "or 'fits'; got str."
 )
 FLOAT = (
     "{0} must be floating point to be differentiated, got {1}: write 0.0 for 0, or use "
@@ -601,8 +601,8 @@ AXES = (
 )
 SCHEDULE = "schedule must hold t_0, ..., t_K along one leading axis, two or more of them; got"
 REFERENCE = (
-    "reference must be jalax.AtMode(), jalax.Modes(...), or a pair (sampler, log_density) of "
-    "functions, got"
+    "reference must be jalax.references.AtMode(), jalax.references.Modes(...), or a pair "
+    "(sampler, log_density) of functions, got"
 )
 OTHER_DATA = (
     "'a' and 'b' were fitted to different observations; an evidence compares models of the "
@@ -804,7 +804,7 @@ BAD = {
         Row("mesh", lambda: fit(mesh="gpu"), NO_MESH, TypeError),
         Row(
             "layout",
-            lambda: jalax.Layout(None),
+            lambda: jalax.runtime.Layout(None),
             "a Layout needs a mesh of devices, such as jax.make_mesh((8,), ('devices',)); got "
             "NoneType.",
             TypeError,
@@ -1257,7 +1257,7 @@ BAD = {
                 ("Laplace.num_draws", 1, 20.5, jalax.Laplace(num_draws=20.5)),
                 ("Tempered.pilot_particles", 2, 0, jalax.Tempered(pilot_particles=0)),
                 ("Tempered.max_temperatures", 2, 0, jalax.Tempered(max_temperatures=0)),
-                ("MALA.num_moves", 1, 0, jalax.Tempered(moves=jalax.MALA(num_moves=0))),
+                ("MALA.num_moves", 1, 0, jalax.Tempered(moves=jalax.references.MALA(num_moves=0))),
             )
         ),
         Row(
@@ -1276,7 +1276,8 @@ BAD = {
         Row(
             "Tempered moves",
             lambda: fit(start=jalax.Tempered(moves="MALA")),
-            "Tempered.moves must be jalax.MALA() or jalax.JALA(), got 'MALA'.",
+            "Tempered.moves must be jalax.references.MALA() or jalax.references.JALA(), got "
+            "'MALA'.",
             TypeError,
         ),
         Row(
@@ -1288,7 +1289,7 @@ BAD = {
         Row("Importance", lambda: fit(start=jalax.Importance(3)), f"{REFERENCE} 3.", TypeError),
         Row(
             "Importance of a class",
-            lambda: fit(start=jalax.Importance(jalax.AtMode)),
+            lambda: fit(start=jalax.Importance(jalax.references.AtMode)),
             f"{REFERENCE} <class 'jalax._reference.references.AtMode'>.",
             TypeError,
         ),
@@ -1391,25 +1392,26 @@ BAD = {
         ),
         Row(
             "weights above one",
-            lambda: fit(algorithm=jala_em(weights=jalax.TemperedWeights(1.5))),
+            lambda: fit(algorithm=jala_em(weights=jalax.weights.TemperedWeights(1.5))),
             "TemperedWeights.ess is a fraction of the particles, above 0 and below 1, got 1.5.",
         ),
         Row(
             "weights below resample_below",
-            lambda: fit(algorithm=jala_em(weights=jalax.TemperedWeights(0.25))),
+            lambda: fit(algorithm=jala_em(weights=jalax.weights.TemperedWeights(0.25))),
             "TemperedWeights(ess=0.25) keeps the ESS at this fraction of N, and "
             "resample_below=0.5 would resample at every step: set it to 0.25 or less.",
         ),
         Row(
             "weights number",
             lambda: fit(algorithm=jala_em(weights=0.5)),
-            "JALAEM.weights must be jalax.ExactWeights(), jalax.TemperedWeights(...) or "
-            "jalax.ClippedWeights(), got Array(0.5, dtype=float32).",
+            "JALAEM.weights must be jalax.weights.ExactWeights(), "
+            "jalax.weights.TemperedWeights(...) or jalax.weights.ClippedWeights(), got "
+            "Array(0.5, dtype=float32).",
             TypeError,
         ),
         Row(
             "weights text",
-            lambda: fit(algorithm=jala_em(weights=jalax.TemperedWeights("x"))),
+            lambda: fit(algorithm=jala_em(weights=jalax.weights.TemperedWeights("x"))),
             "TemperedWeights.ess must be a number, got 'x'.",
             TypeError,
         ),
@@ -1544,20 +1546,25 @@ BAD = {
         ),
         Row(
             "rule of a step size",
-            lambda: jalax.auto_step_size(SIMPLE, 0.0, key=KEY, rule=0.1),
-            "rule must be jalax.PilotStep() or jalax.PowerIteration(), got 0.1.",
+            lambda: jalax.options.auto_step_size(SIMPLE, 0.0, key=KEY, rule=0.1),
+            "rule must be jalax.options.PilotStep() or jalax.options.PowerIteration(), got 0.1.",
             TypeError,
         ),
-        Row("rule without a key", lambda: jalax.auto_step_size(SIMPLE, 0.0), NO_KEY, TypeError),
+        Row(
+            "rule without a key",
+            lambda: jalax.options.auto_step_size(SIMPLE, 0.0),
+            NO_KEY,
+            TypeError,
+        ),
         Row(
             "rule without a model",
-            lambda: jalax.auto_step_size(log_joint, 0.0, key=KEY),
+            lambda: jalax.options.auto_step_size(log_joint, 0.0, key=KEY),
             NO_MODEL.format("function"),
             TypeError,
         ),
         Row(
             "rule with a preconditioner",
-            lambda: jalax.auto_step_size(SIMPLE, 0.0, key=KEY, preconditioner=np.ones(7)),
+            lambda: jalax.options.auto_step_size(SIMPLE, 0.0, key=KEY, preconditioner=np.ones(7)),
             "preconditioner must be shaped like one latent, float32[3] (a diagonal), or be a "
             "(3, 3) matrix over the ravelled latent, each optionally with a leading axis of 1 "
             "group(s); got float32[7].",
@@ -1571,54 +1578,54 @@ BAD = {
             for shown, option, message in (
                 (
                     "PilotStep cess 2",
-                    {"step_size": jalax.PilotStep(cess=2)},
+                    {"step_size": jalax.options.PilotStep(cess=2)},
                     "PilotStep.cess must be a number between 0 and 1, got 2.",
                 ),
                 (
                     "PilotStep cess 0",
-                    {"step_size": jalax.PilotStep(cess=0)},
+                    {"step_size": jalax.options.PilotStep(cess=0)},
                     "PilotStep.cess must be a number between 0 and 1, got 0.",
                 ),
                 (
                     "PowerIteration fraction",
-                    {"step_size": jalax.PowerIteration(fraction=-1.0)},
+                    {"step_size": jalax.options.PowerIteration(fraction=-1.0)},
                     "PowerIteration.fraction must be a positive number, got -1.",
                 ),
                 (
                     "PowerIteration num_iterations",
-                    {"step_size": jalax.PowerIteration(num_iterations=0)},
+                    {"step_size": jalax.options.PowerIteration(num_iterations=0)},
                     "PowerIteration.num_iterations must be a whole number of at least 1, got 0.",
                 ),
                 (
                     "Averaging tolerance",
-                    {"averaging": jalax.Averaging(tolerance=-1.0)},
+                    {"averaging": jalax.options.Averaging(tolerance=-1.0)},
                     "Averaging.tolerance must be a number of standard errors, 0 or more, got -1.",
                 ),
                 (
                     "Averaging min_steps",
-                    {"averaging": jalax.Averaging(min_steps=-1)},
+                    {"averaging": jalax.options.Averaging(min_steps=-1)},
                     "Averaging.min_steps must be a whole number of at least 0, got -1.",
                 ),
                 (
                     "Limiter cess",
-                    {"limiter": jalax.Limiter(cess=2)},
+                    {"limiter": jalax.options.Limiter(cess=2)},
                     "Limiter.cess must be a number from 0 to 1, got 2.",
                 ),
                 (
                     "Shift fraction",
-                    {"shift": jalax.Shift(np.nan)},
+                    {"shift": jalax.options.Shift(np.nan)},
                     "Shift.fraction must be a finite number, got nan.",
                 ),
                 (
                     "ObservedInformation clip",
-                    {"optimizer": jalax.ObservedInformation(clip=-1)},
+                    {"optimizer": jalax.options.ObservedInformation(clip=-1)},
                     "ObservedInformation.clip must be a number from 0 to 1, got -1.",
                 ),
             )
         ),
         Row(
             "Limiter cess text",
-            lambda: fit(algorithm=jala_em(limiter=jalax.Limiter(cess="x"))),
+            lambda: fit(algorithm=jala_em(limiter=jalax.options.Limiter(cess="x"))),
             "Limiter.cess must be a number from 0 to 1, got 'x'.",
             TypeError,
         ),
@@ -1670,13 +1677,13 @@ BAD = {
         ),
         Row(
             "step_size a rule for PGD",
-            lambda: fit(algorithm=jalax.PGD(step_size=jalax.PilotStep())),
+            lambda: fit(algorithm=jalax.PGD(step_size=jalax.options.PilotStep())),
             "PGD.step_size must be a positive number or a schedule, got PilotStep(cess=0.95).",
             TypeError,
         ),
         Row(
             "step_size a class",
-            lambda: fit(algorithm=jalax.JALAEM(step_size=jalax.PilotStep)),
+            lambda: fit(algorithm=jalax.JALAEM(step_size=jalax.options.PilotStep)),
             "JALAEM.step_size must be a number, a schedule or an object, got <class "
             "'jalax._algorithms.step_size.PilotStep'>.",
             TypeError,
@@ -1686,7 +1693,7 @@ BAD = {
                 f"{name} optimizer ObservedInformation",
                 lambda name=name: fit(
                     algorithm=getattr(jalax, name)(
-                        step_size=0.1, optimizer=jalax.ObservedInformation()
+                        step_size=0.1, optimizer=jalax.options.ObservedInformation()
                     )
                 ),
                 f"{name}.optimizer must be an optax transformation such as optax.adam(0.05), got "
@@ -1717,20 +1724,24 @@ BAD = {
         ),
         Row(
             "rule a class",
-            lambda: jalax.auto_step_size(SIMPLE, 0.0, key=KEY, rule=jalax.PilotStep),
-            "rule must be jalax.PilotStep() or jalax.PowerIteration(), got <class "
+            lambda: jalax.options.auto_step_size(
+                SIMPLE, 0.0, key=KEY, rule=jalax.options.PilotStep
+            ),
+            "rule must be jalax.options.PilotStep() or jalax.options.PowerIteration(), got <class "
             "'jalax._algorithms.step_size.PilotStep'>.",
             TypeError,
         ),
         Row(
             "rule with a wrong number",
-            lambda: jalax.auto_step_size(SIMPLE, 0.0, key=KEY, rule=jalax.PilotStep(cess=2)),
+            lambda: jalax.options.auto_step_size(
+                SIMPLE, 0.0, key=KEY, rule=jalax.options.PilotStep(cess=2)
+            ),
             "PilotStep.cess must be a number between 0 and 1, got 2.",
         ),
         *(
             Row(
                 f"rule with {number} particles",
-                lambda number=number: jalax.auto_step_size(
+                lambda number=number: jalax.options.auto_step_size(
                     SIMPLE, 0.0, key=KEY, num_particles=number
                 ),
                 f"num_particles must be a whole number of at least 2, got {number}.",
@@ -1816,8 +1827,8 @@ BAD = {
             Row(
                 f"progress {value}",
                 lambda value=value: fit(progress=value),
-                "progress must be a callback, None (a progress bar) or jalax.Callback() (nothing "
-                f"is shown), got {value}.",
+                "progress must be a callback, None (a progress bar) or jalax.callbacks.Callback() "
+                f"(nothing is shown), got {value}.",
                 TypeError,
             )
             for value in (True, False)
@@ -1929,13 +1940,13 @@ BAD = {
         ),
         Row(
             "compile into a file",
-            lambda: jalax.compilation_cache(written("file")),
+            lambda: jalax.runtime.compilation_cache(written("file")),
             "compiled programs cannot be kept in 'file', which is no folder and cannot be made "
             "one (File exists): pass another folder.",
         ),
         Row(
             "compile into a number",
-            lambda: jalax.compilation_cache(3),
+            lambda: jalax.runtime.compilation_cache(3),
             "folder must be a path or None, got int.",
             TypeError,
         ),
@@ -2138,7 +2149,7 @@ BAD = {
         Row(
             "modes of another shape",
             lambda: jalax.log_evidence(
-                SIMPLE, 0.0, key=KEY, reference=jalax.Modes(np.zeros((2, 4)))
+                SIMPLE, 0.0, key=KEY, reference=jalax.references.Modes(np.zeros((2, 4)))
             ),
             "Modes.first must be shaped like float32[3] with a leading axis, got float32[2, 4].",
         ),
@@ -2187,12 +2198,12 @@ BAD = {
         Row(
             "moves by name",
             lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, moves="MALA"),
-            "moves must be jalax.MALA() or jalax.JALA(), got 'MALA'.",
+            "moves must be jalax.references.MALA() or jalax.references.JALA(), got 'MALA'.",
             TypeError,
         ),
         Row(
             "moves with a wrong target",
-            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, moves=jalax.JALA(target=2)),
+            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, moves=jalax.references.JALA(target=2)),
             "JALA.target must be a number between 0 and 1, got 2.",
         ),
         *(
@@ -2205,21 +2216,21 @@ BAD = {
                 error,
             )
             for name, make in (
-                ("AtMode", jalax.AtMode),
-                ("Modes", lambda freedom: jalax.Modes(np.zeros((2, 3)), freedom)),
+                ("AtMode", jalax.references.AtMode),
+                ("Modes", lambda freedom: jalax.references.Modes(np.zeros((2, 3)), freedom)),
             )
             for freedom, error in ((0, ValueError), (-1, ValueError), ("few", TypeError))
         ),
         Row(
             "reference a class",
-            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, reference=jalax.AtMode),
+            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, reference=jalax.references.AtMode),
             f"{REFERENCE} <class 'jalax._reference.references.AtMode'>.",
             TypeError,
         ),
         Row(
             "modes of no rows",
             lambda: jalax.log_evidence(
-                SIMPLE, 0.0, key=KEY, reference=jalax.Modes(np.zeros((0, 3)))
+                SIMPLE, 0.0, key=KEY, reference=jalax.references.Modes(np.zeros((0, 3)))
             ),
             "Modes.first must be shaped like float32[3] with a leading axis, got float32[0, 3].",
         ),
@@ -2534,9 +2545,9 @@ BAD = {
         ),
         Row(
             "error of systematic resampling",
-            lambda: jalax.Transport(*[None] * 7, multinomial=False).log_evidence_error(),
+            lambda: jalax.results.Transport(*[None] * 7, multinomial=False).log_evidence_error(),
             "the genealogy gives an error for multinomial resampling only: pass "
-            "resample=jalax.multinomial, or run replicates with several keys.",
+            "resample=jalax.resampling.multinomial, or run replicates with several keys.",
         ),
         *(
             Row(
@@ -2586,7 +2597,7 @@ BAD = {
         ),
         Row(
             "preconditioner automatic",
-            lambda: transport(preconditioner=jalax.InverseHessian()),
+            lambda: transport(preconditioner=jalax.options.InverseHessian()),
             "the preconditioner of transport is fixed in advance: pass a diagonal or a matrix, got "
             "InverseHessian().",
             TypeError,
@@ -3456,8 +3467,8 @@ BAD = {
         ),
         Row(
             "no pandas for a comparison",
-            without("pandas", lambda: jalax.compare(two()).to_dataframe()),
-            "to_dataframe needs pandas: pip install 'jalax[pandas]'.",
+            without("pandas", lambda: jalax.compare(two()).to_frame()),
+            "to_frame needs pandas: pip install 'jalax[pandas]'.",
             ImportError,
         ),
         Row(

@@ -110,7 +110,7 @@ def test_a_step_weighs_the_same_with_the_kernel(monkeypatch, diagonal):
         step_size=1e-3,
         optimizer=jalax.Optax(optax.adam, learning_rate=0.05),
         preconditioner=metric if diagonal else None,
-        shift=jalax.Shift(0.5) if diagonal else None,
+        shift=jalax.options.Shift(0.5) if diagonal else None,
     )
     particles = jax.tree.map(lambda leaf: jnp.ones((1, 4, leaf.size)), latent)
 

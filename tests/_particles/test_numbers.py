@@ -27,7 +27,7 @@ def rolled_back(num_steps=60, **options):
         0.0,
         key=KEY,
         algorithm=jalax.JALAEM(
-            step_size=quartic.TooLong(100.0), averaging=jalax.Averaging(tolerance=0.0)
+            step_size=quartic.TooLong(100.0), averaging=jalax.options.Averaging(tolerance=0.0)
         ),
         num_steps=num_steps,
         chunk_size=10,

@@ -41,7 +41,7 @@ def log_joint(theta, x, y):
 @pytest.mark.parametrize("automatic", [False, True])
 def test_weights_in_float64_on_a_model_in_float32(automatic):
     y = np.array([0.5, 1.5, 4.0], np.float32)
-    double = jalax.ExactWeights(dtype=jnp.float64)
+    double = jalax.weights.ExactWeights(dtype=jnp.float64)
     with jax.enable_x64(True):
         result = jalax.fit(
             jalax.Model(log_joint, jnp.zeros(3, jnp.float32), y),

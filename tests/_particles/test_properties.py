@@ -77,7 +77,8 @@ def test_a_constant_added_to_all_log_weights(a, shift):
 # ---------------------------------------------------------------- resampling
 
 SCHEMES = {
-    name: getattr(jalax, name) for name in ("systematic", "stratified", "multinomial", "residual")
+    name: getattr(jalax.resampling, name)
+    for name in ("systematic", "stratified", "multinomial", "residual")
 }
 
 

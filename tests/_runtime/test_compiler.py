@@ -41,7 +41,6 @@ def test_the_scores_of_a_model_that_xla_gets_wrong():
 
 
 INLINED = {"_runtime/function_keys.py", "_fit/loop.py"}  # parts of other programs
-KEPT = {"_runtime/kept.py"}  # with the options that `compilation.Jit` gives it
 TRIES = {"_particles/gpu_kernel.py"}  # compares a kernel with XLA's numbers, on a GPU
 MOVES = {"_runtime/processes.py"}  # copies arrays, and adds nothing up
 
@@ -53,7 +52,7 @@ def test_programs_are_compiled_with_care():
         for file in source.rglob("*.py")
         if "jax.jit(" in file.read_text() or "(jax.jit" in file.read_text()
     }
-    assert found == {"_runtime/compilation.py"} | INLINED | KEPT | TRIES | MOVES
+    assert found == {"_runtime/compilation.py"} | INLINED | TRIES | MOVES
 
 
 EVERYTHING = """

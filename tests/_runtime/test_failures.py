@@ -27,7 +27,7 @@ def fit(callbacks=(), **options):
     return jalax.fit(MODEL, 0.0, key=KEY, callbacks=callbacks, **{**plain, **options})
 
 
-class At(jalax.Callback):
+class At(jalax.callbacks.Callback):
     """Does something once, when a step is reached."""
 
     def __init__(self, step, action):
@@ -105,7 +105,7 @@ SCRIPT = """
 import sys, time, jax, jax.numpy as jnp, jalax
 model = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))
 
-class Slow(jalax.Callback):
+class Slow(jalax.callbacks.Callback):
     def after_chunk(self, run):
         print("step", run.step, flush=True)
         time.sleep(0.01)

@@ -56,7 +56,7 @@ def fit(*callbacks, num_steps=4):
         start=START,
         num_steps=num_steps,
         callbacks=callbacks,
-        progress=jalax.Callback(),
+        progress=jalax.callbacks.Callback(),
     )
 
 

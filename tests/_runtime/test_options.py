@@ -220,7 +220,7 @@ def test_canonical_twins_share_structure_and_types():
                 resample_below=below,
                 optimizer=optax.adam(1e-2),
                 project=lambda theta: theta,
-                resample=jalax.stratified,
+                resample=jalax.resampling.stratified,
             )
         )
 

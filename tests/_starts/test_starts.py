@@ -34,7 +34,7 @@ STARTS = {
             lambda key, theta, data: theta + jax.random.normal(key, (4,)),
             lambda theta, x, data: jnp.sum(jax.scipy.stats.norm.logpdf(x, theta, 1.0)),
         ),
-        moves=jalax.JALA(),
+        moves=jalax.references.JALA(),
         cess=0.95,
     ),
     "Tempered, MALA, from the prior": jalax.Tempered(
@@ -178,7 +178,7 @@ def test_genealogy_error_of_one_run(x64):
         )
 
     keys = jax.random.split(jax.random.key(0), 400)
-    many = jax.jit(jax.vmap(lambda key: run(key, jalax.multinomial)))(keys)
+    many = jax.jit(jax.vmap(lambda key: run(key, jalax.resampling.multinomial)))(keys)
     spread = float(np.std(many.log_evidence[:, -1]))
     each = [
         jax.tree.map(lambda leaf, i=i: leaf[i], many).log_evidence_error() for i in range(0, 400, 4)
@@ -202,7 +202,9 @@ def test_lines_without_a_temperature_between_are_the_importance_weights(x64):
         particles=None,
         log_weights=jnp.zeros((1, 50)),
     )
-    leg = tempering.run_leg(key, model, theta, prepared, plan, num_particles=50, moves=jalax.MALA())
+    leg = tempering.run_leg(
+        key, model, theta, prepared, plan, num_particles=50, moves=jalax.references.MALA()
+    )
     draws = prepared.sample(jax.random.split(key)[0], model, theta, 50)
     log_w = evaluation.log_joint(model, theta, draws) - prepared.log_density(model, theta, draws)
     np.testing.assert_allclose(jnp.exp(leg.lines), weight_math.normalise(log_w), rtol=1e-10)

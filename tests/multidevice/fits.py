@@ -88,7 +88,7 @@ def numbers(result: Any) -> dict[str, np.ndarray]:
     """What must not depend on the devices."""
     out = {f"theta.{k}": np.asarray(v) for k, v in result.history["theta"].items()}
     out["log_evidence"] = np.asarray(result.history.get("log_evidence", []))
-    out["particles"] = np.asarray(jalax.to_host(result.particles)["a"])
+    out["particles"] = np.asarray(jalax.runtime.to_host(result.particles)["a"])
     return out
 
 

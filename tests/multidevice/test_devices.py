@@ -123,7 +123,7 @@ def test_particles_and_data_with_slices_and_blocks():
 
 @pytest.mark.slow
 def test_an_axis_for_each_leaf():
-    layout = jalax.Layout(mesh("d"), data={"X": "d", "y": None, "prior_variance": None})
+    layout = jalax.runtime.Layout(mesh("d"), data={"X": "d", "y": None, "prior_variance": None})
     other = logistic(layout)
     assert_same(logistic_alone(), other)
     assert other.origin.model.data["X"].sharding.spec == PartitionSpec("d")
@@ -316,22 +316,22 @@ def test_traffic_of_groups(algorithm):
 @pytest.mark.slow
 def test_one_program_for_all_chunks():
     before = loop.run_chunk.cache_size()
-    logistic(jalax.Layout(mesh("odd"), particles="odd"), chunk_size=7)
+    logistic(jalax.runtime.Layout(mesh("odd"), particles="odd"), chunk_size=7)
     assert loop.run_chunk.cache_size() - before == 1
 
 
 @pytest.mark.parametrize(
     ("where", "options", "says"),
     [
-        (lambda: "particles", {}, "mesh must be a jalax.Layout"),
+        (lambda: "particles", {}, "mesh must be a jalax.runtime.Layout"),
         (lambda: mesh("x"), {}, "whose names do not say what they carry"),
-        (lambda: jalax.Layout(mesh("x"), particles="y"), {}, "has no axis 'y'"),
-        (lambda: jalax.Layout(mesh("x"), particles="x", data="x"), {}, "carries one thing"),
-        (lambda: jalax.Layout("x", particles="x"), {}, "needs a mesh"),
+        (lambda: jalax.runtime.Layout(mesh("x"), particles="y"), {}, "has no axis 'y'"),
+        (lambda: jalax.runtime.Layout(mesh("x"), particles="x", data="x"), {}, "carries one thing"),
+        (lambda: jalax.runtime.Layout("x", particles="x"), {}, "needs a mesh"),
         (lambda: mesh("groups"), {}, "is for a jalax.GroupedModel"),
         (lambda: mesh("fits"), {}, "is for jalax.fit_many"),
         (lambda: mesh("particles"), {"num_particles": 50}, "use num_particles=56"),
-        (lambda: jalax.Layout(mesh("x", shape=(3,)), data="x"), {}, "678 or 681 of them"),
+        (lambda: jalax.runtime.Layout(mesh("x", shape=(3,)), data="x"), {}, "678 or 681 of them"),
     ],
 )
 def test_what_cannot_be_laid_out(where, options, says):
@@ -345,4 +345,4 @@ def test_what_cannot_be_laid_out_elsewhere():
     with pytest.raises(ValueError, match="spread by its groups"):
         fits.fit("PGD", "grouped", mesh("data"))
     with pytest.raises(ValueError, match="5 or 10 of them"):
-        fits.fit("PGD", "grouped", jalax.Layout(mesh("x", shape=(5,)), groups="x"))
+        fits.fit("PGD", "grouped", jalax.runtime.Layout(mesh("x", shape=(5,)), groups="x"))

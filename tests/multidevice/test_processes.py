@@ -71,7 +71,7 @@ import jalax
 sys.path.insert(0, {tests!r})
 import fits
 
-class Report(jalax.Callback):
+class Report(jalax.callbacks.Callback):
     def after_chunk(self, run):
         sys.stdout.write(f"step {{run.step}}" + chr(10))
         sys.stdout.flush()
@@ -184,10 +184,13 @@ def test_a_lost_process_in_words():
     run: Any = SimpleNamespace(layout=SimpleNamespace(num_processes=4), step=70, lost=False)
     saved = jalax.checkpoint("fit.npz", every=30)
     says = "after step 70; the checkpoint fit.npz is whole, at most 30 steps old"
-    with pytest.raises(jalax.LostProcess, match=says), agreement.losses(run, [saved]):
+    with pytest.raises(jalax.runtime.LostProcess, match=says), agreement.losses(run, [saved]):
         raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: connection closed")
     assert run.lost
-    with pytest.raises(jalax.LostProcess, match=r"no jalax\.checkpoint"), agreement.losses(run, []):
+    with (
+        pytest.raises(jalax.runtime.LostProcess, match=r"no jalax\.checkpoint"),
+        agreement.losses(run, []),
+    ):
         raise jax.errors.JaxRuntimeError("INTERNAL: NCCL operation failed")
     run.layout = None  # one process alone: an error is what it is
     with pytest.raises(jax.errors.JaxRuntimeError, match="memory"), agreement.losses(run, []):

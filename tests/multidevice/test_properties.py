@@ -39,7 +39,7 @@ def mesh_of(particles: int, groups: int) -> jax.sharding.Mesh:
     shape=st.sampled_from(MESHES),
     block=st.integers(3, 6),  # particles a device
     threshold=st.sampled_from([0.8, 0.5, 1.0, 0.0]),
-    scheme=st.sampled_from([jalax.systematic, jalax.multinomial]),
+    scheme=st.sampled_from([jalax.systematic, jalax.resampling.multinomial]),
     seed=st.integers(0, 1000),
 )
 @examples(1)
@@ -77,6 +77,6 @@ def test_any_ancestors_are_gathered_across_devices(data, shape, block):
     )
     index = jnp.array(ancestors).reshape(groups, num)
     tree = {"x": jnp.arange(groups * num * 2.0).reshape(groups, num, 2)}
-    layout = jalax.Layout(mesh_of(*shape), particles="particles", groups="groups")
+    layout = jalax.runtime.Layout(mesh_of(*shape), particles="particles", groups="groups")
     found = jax.jit(lambda t, i: exchange.gather(layout, t, i))(tree, index)
     np.testing.assert_array_equal(found["x"], trees.gather(tree, index)["x"])

@@ -44,87 +44,104 @@ def imports(name: str, everywhere: bool = True) -> set[str]:
     return {module for module in found if module.split(".")[0] == "jalax"} - {name}
 
 
-ALGORITHMS = {"jala_em", "pgd", "ipla", "soul", "sfla"}
-PARTS = [
-    *("_model.types", "_particles.trees", "_particles.weight_math", "_particles.langevin"),
-    *("_particles.resampling", "_runtime.options", "_model.model", "_runtime.function_keys"),
-]
-DRIVERS = {f"jalax._fit.{name}" for name in ("loop", "driver", "conclusion", "fit", "fit_many")}
+# What each room may import, besides itself.
+_BELOW = ("_runtime", "_particles", "_model", "_reference")
+ROOMS = {
+    "_runtime": (),
+    "_particles": ("_runtime",),
+    "_model": ("_runtime", "_particles"),
+    "_reference": _BELOW[:3],
+    "_starts": _BELOW,
+    "_algorithms": _BELOW,
+    "_evidence": (*_BELOW, "_starts"),
+    "_export": (*_BELOW, "_evidence"),
+    "_fit": (*_BELOW, "_starts", "_algorithms", "_evidence", "_export"),
+    "_frontends": (*_BELOW, "_evidence", "_export", "_fit", "models"),
+    "models": ("_particles", "_model"),
+    "datasets": (),
+    "cli": ("",),
+    "launch": ("_runtime", "runtime"),
+}
+# Who in `_fit` may know an algorithm by name: the default, and the rules of its step size.
+KNOW_ALGORITHMS = {"jalax._fit.fit", "jalax._fit.auto_step_size"}
+# Files beside the algorithms that several of them, or JALA-EM alone, are made of.
+PARTS = {"peers", "jala_em_options", "minibatches", "step_size", "theta_step", "weight_rules"}
+
+
+def room_of(name: str) -> str:
+    """The folder, or the module, directly below jalax; "" is the package itself."""
+    return name.removeprefix("jalax").removeprefix(".").partition(".")[0]
 
 
 def test_the_sources_are_read():
     """The rules below would hold for an empty list, too."""
-    assert {f"jalax._algorithms.{name}" for name in ALGORITHMS} <= set(SOURCES)
-    assert "jalax._model" in imports("jalax._algorithms.jala_em")
-    assert {"jalax._fit.loop", "jalax._model.checks", "jalax._fit.checkpoint"} <= imports(
-        "jalax._fit"
-    )
-    assert "jalax._fit.saving" in imports("jalax._fit.result")  # inside a function
-    assert "jalax._fit.checkpoint" not in imports("jalax._fit.result", everywhere=False)
+    assert {f"jalax._algorithms.{name}" for name in ("jala_em", "pgd", "soul")} <= set(SOURCES)
+    assert "jalax._model.model" in imports("jalax._algorithms.jala_em")
+    assert "jalax._export.report" in imports("jalax._fit.result")  # inside a function
+    assert "jalax._export.report" not in imports("jalax._fit.result", everywhere=False)
+    assert "jalax._export.tables" in imports("jalax._fit.result")  # for its types
     assert "jalax.models._gaussian" in imports("jalax.models")  # relative
 
 
-@pytest.mark.parametrize("name", PARTS)
-def test_parts_know_neither_drivers_nor_algorithms(name):
-    found = imports(f"jalax.{name}")
-    assert not found & DRIVERS
-    assert not [module for module in found if module.startswith("jalax._algorithms")]
-    assert "jalax" not in found
+def test_every_room_has_a_rule_and_a_sentence():
+    rooms = {path.parent.name for path in ROOT.glob("_*/__init__.py")}
+    assert rooms == {room for room in ROOMS if room.startswith("_")}
+    for room in rooms:
+        (node,) = ast.parse((ROOT / room / "__init__.py").read_text()).body  # and nothing else
+        assert ast.literal_eval(node.value).count(".") == 1, room
 
 
-def test_parts_are_below_the_types_or_beside_them():
-    for name in ("_particles.trees", "_particles.weight_math", "_model.model"):
-        assert "jalax._model.types" not in imports(f"jalax.{name}"), name
+def test_there_is_no_private_module_beside_the_rooms():
+    assert [path.name for path in ROOT.glob("_*.py")] == ["__init__.py"]
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name in SOURCES if name.startswith("jalax._algorithms."))
-)
-def test_an_algorithm_knows_neither_drivers_nor_another(name):
-    found = imports(name)
-    assert not found & DRIVERS
-    assert not found & {
-        "jalax",
-        "jalax._fit.result",
-        "jalax._fit.callbacks",
-        "jalax._fit.checkpoint",
-    }
-    others = {module for module in found if module.startswith("jalax._algorithms")}
-    assert others <= {"jalax._algorithms", "jalax._algorithms.peers"}
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_those_below_it(room):
+    names = [name for name in SOURCES if room_of(name) == room]
+    assert names
+    for name in names:
+        others = {room_of(other) for other in imports(name)} - {room}
+        assert others <= set(ROOMS[room]), f"{name}: {sorted(others - set(ROOMS[room]))}"
 
 
-def test_the_loop_knows_no_algorithm():
-    found = imports("jalax._fit.loop")
-    assert not [module for module in found if module.startswith("jalax._algorithms")]
-    assert not found & {"jalax", "jalax._fit", "jalax._fit.fit_many", "jalax._fit.result"}
+@pytest.mark.parametrize("name", sorted(n for n in SOURCES if n.startswith("jalax._algorithms.")))
+def test_an_algorithm_knows_no_other(name):
+    found = {other for other in imports(name) if other.startswith("jalax._algorithms.")}
+    assert found <= {f"jalax._algorithms.{part}" for part in PARTS}
 
 
-def test_starts_know_neither_drivers_nor_algorithms():
+def test_drivers_know_no_algorithm_by_name():
     for name in SOURCES:
-        if name.startswith("jalax._starts"):
-            found = imports(name)
-            assert not found & DRIVERS
-            assert not [module for module in found if module.startswith("jalax._algorithms")]
+        if name.startswith("jalax._fit.") and name not in KNOW_ALGORITHMS:
+            assert "_algorithms" not in {room_of(other) for other in imports(name)}, name
 
 
-def test_models_and_data_sets_do_not_reach_into_the_engine():
-    allowed = {
-        "jalax._model",
-        "jalax._particles.trees",
-        "jalax._particles.weight_math",
-        "jalax._model.groups",
-    }
-    for name in SOURCES:
-        if name.startswith(("jalax.models", "jalax.datasets")):
-            inside = {m for m in imports(name) if m.startswith(("jalax._", "jalax._starts"))}
-            assert inside <= allowed, name
+def test_namespaces_only_re_export():
+    """`jalax.starts` and the like, and the package itself."""
+    for path in [*ROOT.glob("[a-z]*.py"), ROOT / "__init__.py"]:
+        if path.name == "launch.py":  # a program
+            continue
+        for node in ast.parse(path.read_text()).body:
+            docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            assert docstring or isinstance(node, ast.ImportFrom), ast.unparse(node)
+            for alias in getattr(node, "names", ()):
+                assert alias.name == alias.asname
 
 
-def test_nothing_imports_the_package_from_inside():
-    """`import jalax` inside jalax works or not depending on who came first."""
-    for name in SOURCES:
-        if not name.startswith("jalax.cli"):
-            assert "jalax" not in imports(name, everywhere=False), name
+LONGEST_FILE, LONGEST_BODY = 400, 60
+
+
+def test_files_and_functions_stay_short():
+    for path in SOURCES.values():
+        text = path.read_text()
+        assert text.count("\n") <= LONGEST_FILE, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                first = node.body[0]
+                if ast.get_docstring(node) is not None and len(node.body) > 1:
+                    first = node.body[1]
+                length = (node.end_lineno or 0) - first.lineno + 1
+                assert length <= LONGEST_BODY, f"{path}: {node.name} has {length} lines"
 
 
 def test_there_are_no_cycles():
@@ -135,21 +152,12 @@ def test_there_are_no_cycles():
         if name in state or name not in SOURCES:
             return
         state[name] = "open"
-        for other in sorted(imports(name, everywhere=False)):
+        for other in sorted(imports(name)):  # those inside functions and for types, too
             visit(other, [*path, name])
         state[name] = "closed"
 
     for name in SOURCES:
         visit(name, [])
-
-
-def test_the_package_only_re_exports():
-    tree = ast.parse((ROOT / "__init__.py").read_text())
-    for node in tree.body:
-        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        assert docstring or isinstance(node, ast.ImportFrom), ast.unparse(node)
-        for alias in getattr(node, "names", ()):
-            assert alias.name == alias.asname
 
 
 HEAVY = ["optax", "blackjax", "matplotlib", "tqdm", "typer", "rich", "IPython", "arviz", "numpyro"]
@@ -182,17 +190,28 @@ print(json.dumps({
     assert done.stderr == ""
 
 
-PUBLIC = [
-    *("Model", "GroupedModel", "JALAEM", "PGD", "IPLA", "SOUL", "SFLA", "fit", "fit_many"),
-    *("transport", "load", "FitResult", "Given", "FromSampler", "progress_bar", "checkpoint"),
-    *("stop_when", "time_limit", "systematic", "stratified", "multinomial", "residual"),
-    *("Optax", "Schedule", "State", "Info", "Status", "Callback", "models", "datasets"),
-    *("mixed", "from_numpyro", "Constrained", "compare", "log_evidence", "group_by"),
+CONTRACT = [
+    *("Model", "GroupedModel", "from_numpyro", "mixed", "JALAEM", "PGD", "IPLA", "SOUL", "SFLA"),
+    *("fit", "fit_many", "log_evidence", "Evidence", "transport", "compare", "Comparison", "load"),
+    *("extend", "FitResult", "Given", "FromSampler", "Laplace", "Importance", "Tempered", "ULA"),
+    *("progress_bar", "checkpoint", "stop_when", "time_limit", "systematic", "Optax"),
+    *("State", "Info", "Status", "Constrained", "group_by", "models", "datasets", "__version__"),
 ]
+NAMESPACES = {
+    "starts": ("Given", "FromSampler", "Laplace", "Importance", "Tempered", "ULA"),
+    "callbacks": ("progress_bar", "checkpoint", "stop_when", "time_limit"),
+    "resampling": ("systematic",),
+    "options": ("Optax", "Schedule"),
+    "results": ("Evidence", "Comparison", "FitResult", "Status"),
+    "extend": ("State", "Info", "Status", "Optax", "Schedule"),
+}
 
 
 def test_public_names():
-    assert not [name for name in PUBLIC if not hasattr(jalax, name)]
+    assert not [name for name in CONTRACT if not hasattr(jalax, name)]
+    for space, names in NAMESPACES.items():  # the same objects, under a second address
+        for name in names:
+            assert getattr(getattr(jalax, space), name) is getattr(jalax, name)
 
 
 def test_public_models_and_data_sets():

@@ -104,23 +104,24 @@ class JALAEM(JALAEMOptions):
 
     Args:
         step_size: h, a number or a schedule (a function of the step, or `jalax.Schedule`), or a
-            rule: `jalax.PilotStep()` (automatic) or `jalax.PowerIteration()`.
+            rule: `jalax.options.PilotStep()` (automatic) or `jalax.options.PowerIteration()`.
         optimizer: OPT, any optax transformation or `jalax.Optax` (Adam with rate 0.05), or
-            `jalax.ObservedInformation()` (automatic, up to a few hundred parameters).
+            `jalax.options.ObservedInformation()` (automatic, up to a few hundred parameters).
         preconditioner: P: None (identity), a tree shaped like one latent (a diagonal), or a dense
             matrix over the ravelled latent; for a grouped model also one a group, with a leading
-            group axis; or `jalax.InverseHessian()` (automatic).
+            group axis; or `jalax.options.InverseHessian()` (automatic).
         resample_below: resample a group when its ESS falls below this fraction of N; 0: never.
         resample: `jalax.systematic`, `stratified`, `multinomial`, `residual`, or a function
             `(key, weights, num_samples) -> ancestors`.
-        weights: `jalax.ExactWeights()`; where the latents are so many that the exact weights leave
-            one particle, `jalax.TemperedWeights()` or `jalax.ClippedWeights()`, without evidence
-            along the path.
+        weights: `jalax.weights.ExactWeights()`; where the latents are so many that the exact
+            weights leave one particle, `jalax.weights.TemperedWeights()` or `ClippedWeights()`,
+            without evidence along the path.
         project: an optional map of theta onto its constraints, applied after each update.
-        shift: `jalax.Shift()` (automatic); `jalax.Shift(0.0)`: none.
-        limiter: `jalax.Limiter()` (automatic) keeps a change of theta small enough for the
-            particles to follow; `jalax.Limiter(cess=0.0)`: none.
-        averaging: `jalax.Averaging()` (automatic): phases, the average of theta, and when to stop.
+        shift: `jalax.options.Shift()` (automatic); `jalax.options.Shift(0.0)`: none.
+        limiter: `jalax.options.Limiter()` (automatic) keeps a change of theta small enough for the
+            particles to follow; `jalax.options.Limiter(cess=0.0)`: none.
+        averaging: `jalax.options.Averaging()` (automatic): phases, the average of theta, and when
+            to stop.
         minibatch: of a grouped model, how many groups a step visits, in an order that is shuffled
             once all had their turn. The gradient is that of the visited times G / minibatch. A
             group that is left out keeps its particles and weights, and is weighed to the current

@@ -125,8 +125,9 @@ class JALAEMOptions(Algorithm):
             self.optimizer.check()
         if not isinstance(self.weights, (ExactWeights, TemperedWeights, ClippedWeights)):
             raise TypeError(
-                "JALAEM.weights must be jalax.ExactWeights(), jalax.TemperedWeights(...) or "
-                f"jalax.ClippedWeights(), got {self.weights!r}."
+                "JALAEM.weights must be jalax.weights.ExactWeights(), "
+                "jalax.weights.TemperedWeights(...) or jalax.weights.ClippedWeights(), got "
+                f"{self.weights!r}."
             )
         self.weights.check(below)
         for name, kind in (("shift", Shift), ("limiter", Limiter), ("averaging", Averaging)):
@@ -134,7 +135,9 @@ class JALAEMOptions(Algorithm):
             if value is None:
                 continue
             if not isinstance(value, kind):
-                raise TypeError(f"JALAEM.{name} must be a jalax.{kind.__name__}, got {value!r}.")
+                raise TypeError(
+                    f"JALAEM.{name} must be a jalax.options.{kind.__name__}, got {value!r}."
+                )
             if isinstance(value, Shift):
                 arguments.check_number("Shift.fraction", value.fraction)
             else:
@@ -176,6 +179,10 @@ class JALAEMOptions(Algorithm):
     def records_evidence(self) -> bool:
         return self.weights.exact and self.minibatch is None
 
+    @property
+    def resampling_threshold(self) -> float:
+        return float(self.resample_below)
+
     def complete(self, model: Model, state: State) -> State:
         return state if self.minibatch is None else _weighed_to_theta(model, state)
 
@@ -206,7 +213,8 @@ class JALAEMOptions(Algorithm):
             return ""
         return (
             f"{type(self.weights).__name__} changed the weights along the path, which then carry "
-            "no evidence; log_evidence is estimated afresh at theta, or use jalax.ExactWeights()."
+            "no evidence; log_evidence is estimated afresh at theta, or use "
+            "jalax.weights.ExactWeights()."
         )
 
     def fixed_path(self, path: Tree, state: State) -> Any:

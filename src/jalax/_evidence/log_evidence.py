@@ -135,9 +135,9 @@ def log_evidence(
             asked for is reached.
         error: the standard error asked for; by default 0.03, more for more than 100 groups (0.1
             for 1000, 3 for 100,000).
-        reference: what the evidence is measured against: `jalax.AtMode()` (the default),
-            `jalax.Modes(...)` for several modes, or a pair (sampler, log_density).
-        moves: of the tempered route, `jalax.MALA()` (the default) or `jalax.JALA()`.
+        reference: what the evidence is measured against: `jalax.references.AtMode()` (the default),
+            `jalax.references.Modes(...)` for several modes, or a pair (sampler, log_density).
+        moves: of the tempered route, `jalax.references.MALA()` (the default) or `JALA()`.
         max_particles: the budget: draws in each group, by default 200,000, and 200 million in all.
         mesh: spread the draws ("particles"), groups or data over many devices, as in `jalax.fit`.
 

@@ -158,9 +158,9 @@ def ess_path(ax: Any, result: FitRecord) -> None:
         marked = np.asarray(history[name]) > 0
         if marked.any():
             ax.plot(steps[marked], share[marked], marker, color=colour, ms=5, label=words)
-    below = getattr(getattr(result.origin, "algorithm", None), "resample_below", None)
-    if below is not None and float(below) > 0:
-        ax.axhline(float(below), color="0.5", lw=0.8, ls=":", label="resample below")
+    below = 0.0 if result.origin is None else result.origin.algorithm.resampling_threshold
+    if below > 0:
+        ax.axhline(below, color="0.5", lw=0.8, ls=":", label="resample below")
     ax.set_ylim(0, 1.05)
     ax.set_xlabel("step")
     ax.set_ylabel("fraction of the particles")

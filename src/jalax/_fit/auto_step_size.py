@@ -35,13 +35,14 @@ def auto_step_size(
         model: a `jalax.Model` or `jalax.GroupedModel`.
         theta: where; by default the model's own.
         key: `jax.random.key(seed)`.
-        rule: `jalax.PilotStep()` (the default) or `jalax.PowerIteration()`, the paper's bound.
+        rule: `jalax.options.PilotStep()` (the default) or `PowerIteration()`, the paper's bound.
         preconditioner: of the moves the step size is for, as in `jalax.JALAEM`; None: identity.
         num_particles: size of the pilot cloud.
 
     >>> import jax, jalax
     >>> model = jalax.models.hierarchical_normal(jax.numpy.array([0.5, 1.5, 4.0]))
-    >>> h = jalax.auto_step_size(model, 2.0, key=jax.random.key(0), rule=jalax.PowerIteration())
+    >>> from jalax.options import PowerIteration, auto_step_size
+    >>> h = auto_step_size(model, 2.0, key=jax.random.key(0), rule=PowerIteration())
     >>> round(h, 3)  # the Hessian is twice the identity
     0.495
     """
@@ -52,7 +53,10 @@ def auto_step_size(
     checks.check_log_joint(model, theta)
     rule = PilotStep() if rule is None else rule
     if isinstance(rule, type) or not hasattr(rule, "tune"):
-        raise TypeError(f"rule must be jalax.PilotStep() or jalax.PowerIteration(), got {rule!r}.")
+        raise TypeError(
+            "rule must be jalax.options.PilotStep() or jalax.options.PowerIteration(), got "
+            f"{rule!r}."
+        )
     if hasattr(rule, "check"):
         rule.check()
     num_particles = arguments.check_count("num_particles", num_particles, 2)

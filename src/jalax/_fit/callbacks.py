@@ -96,7 +96,7 @@ class Callback:
     `run` has the fit's `step`, `theta`, `state`, `seconds` and `history` so far.
 
     >>> import jax, jalax
-    >>> class Count(jalax.Callback):
+    >>> class Count(jalax.callbacks.Callback):
     ...     chunks = 0
     ...     def after_chunk(self, run):
     ...         self.chunks += 1
@@ -112,7 +112,7 @@ class Callback:
         """Before the first step."""
 
     def after_chunk(self, run: Run) -> Stop | None:
-        """After each chunk of `chunk_size` steps; return a `jalax.Stop` to end the fit."""
+        """After each chunk of `chunk_size` steps; return a `Stop` to end the fit."""
         return None
 
     def end(self, run: Run) -> None:
@@ -134,8 +134,8 @@ def check_callbacks(callbacks: Any, progress: Any) -> tuple[Callback, ...]:
             )
     if progress is not None and not _is_callback(progress):
         raise TypeError(
-            "progress must be a callback, None (a progress bar) or jalax.Callback() (nothing is "
-            f"shown), got {progress!r}."
+            "progress must be a callback, None (a progress bar) or jalax.callbacks.Callback() "
+            f"(nothing is shown), got {progress!r}."
         )
     return found
 

@@ -62,12 +62,12 @@ class Comparison(ComparisonRecord):
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
 
-    def to_dataframe(self) -> Any:
+    def to_frame(self) -> Any:
         """A pandas DataFrame, one row a model."""
         try:
             import pandas
         except ImportError as error:
-            raise ImportError("to_dataframe needs pandas: pip install 'jalax[pandas]'.") from error
+            raise ImportError("to_frame needs pandas: pip install 'jalax[pandas]'.") from error
 
         return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows]).set_index("name")
 
@@ -116,7 +116,7 @@ def compare(
             default where each fit was.
 
     Returns:
-        A `Comparison`: print it, `plot()`, `to_dataframe()`, `log_bayes_factor(a, b)`.
+        A `Comparison`: print it, `plot()`, `to_frame()`, `log_bayes_factor(a, b)`.
     """
     if not isinstance(results, Mapping):
         raise TypeError(

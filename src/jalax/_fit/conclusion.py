@@ -221,7 +221,7 @@ def _collapsed(run: Run, history: dict[str, Any]) -> str:
         f"the weights collapsed: for half of the steps one of the {count} particles carried nearly "
         "all of them, and an evidence along this path would be that of one particle. For latents "
         "in independent groups use jalax.GroupedModel; else smaller steps, or "
-        "weights=jalax.TemperedWeights()"
+        "weights=jalax.weights.TemperedWeights()"
     )
 
 

@@ -83,15 +83,16 @@ def fit(
             `jalax.GroupedModel`. The answer does not depend on it.
         particle_batch: how many particles of a model without groups to visit at a time, to save
             memory; see `jalax.Model`. The answer does not depend on it.
-        mesh: spread the fit over many devices: a `jalax.Layout`, or a `jax.make_mesh` whose axes
-            are called "particles", "groups" or "data". By default where the data already is. The
-            answer does not depend on it, up to rounding.
+        mesh: spread the fit over many devices: a `jalax.runtime.Layout`, or a `jax.make_mesh` whose
+            axes are called "particles", "groups" or "data". By default where the data already is.
+            The answer does not depend on it, up to rounding.
         state: continue from `FitResult.state`, with the same key to continue the same run.
         chunk_size: steps between two looks of the callbacks; it does not change the result.
         record: keep every so many steps in `FitResult.history` (and the last one), for long runs or
             large theta. Other than 1, there is no `replay`.
         callbacks: `jalax.stop_when`, `time_limit`, `checkpoint`, or your own.
-        progress: by default a progress bar where somebody can see it; `jalax.Callback()`: none.
+        progress: by default a progress bar where somebody can see it; none with
+            `jalax.callbacks.Callback()`.
 
     Returns:
         A `FitResult`. Ctrl-C returns what there is so far, with status "interrupted".

@@ -109,7 +109,7 @@ def fit_many(
         num_particles: as in `fit`.
         num_steps: as in `fit`.
         chunk_size: as in `fit`.
-        mesh: spread the fits over many devices: `jalax.Layout(mesh, fits=...)`, or a
+        mesh: spread the fits over many devices: `jalax.runtime.Layout(mesh, fits=...)`, or a
             `jax.make_mesh` with one axis, called "fits". On several processes the scoring steps
             and evidences at the end are shared out, too, and every process gets all results.
         callbacks: as in `fit`; they see all fits at once.

@@ -55,7 +55,7 @@ class Transport(NamedTuple):
         if not bool(self.multinomial):
             raise ValueError(
                 "the genealogy gives an error for multinomial resampling only: pass "
-                "resample=jalax.multinomial, or run replicates with several keys."
+                "resample=jalax.resampling.multinomial, or run replicates with several keys."
             )
         weights, num = self.weights, self.weights.shape[0]
         lines = jnp.zeros_like(weights).at[self.eve].add(weights)

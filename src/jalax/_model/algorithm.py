@@ -130,6 +130,11 @@ class Algorithm(Workload):
         """`Info.log_evidence` is that of all groups at the theta of the step."""
         return self.gives_evidence
 
+    @property
+    def resampling_threshold(self) -> float:
+        """The share of N below which a group's ESS makes it resample; 0: it never does."""
+        return 0.0
+
     # --- after the last step --------------------------------------------------------------------
 
     def complete(self, model: Model, state: State) -> State:

@@ -1,8 +1,8 @@
 """Resampling schemes and the resampling of groups whose ESS is low.
 
 A scheme is a function `(key, weights, num_samples) -> ancestors` of one group's normalised
-weights. Multinomial and residual are blackjax's, which is imported when one is first traced:
-importing it takes half as long as importing jax. The default does without.
+weights. They are a few lines each, and compared with blackjax's in the tests: to depend on it would
+cost a user more than they do (importing it takes half as long as importing jax).
 """
 
 from __future__ import annotations
@@ -36,20 +36,14 @@ def stratified(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: in
     return _at_even_points(weights, jax.random.uniform(key, (num_samples,)), num_samples)
 
 
-def _at_even_points(weights: Float[Array, " N"], offset: Array, num_samples: int) -> Ancestors:
-    """Whose share of [0, 1] the points (i + offset) / M fall into; blackjax's, to the bit."""
-    points = (jnp.arange(num_samples, dtype=weights.dtype) + offset) / num_samples
-    return jnp.clip(jnp.searchsorted(jnp.cumsum(weights), points), 0, weights.shape[0] - 1)
-
-
 def multinomial(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int) -> Ancestors:
     """Independent draws: the noisiest, and the one with a genealogy variance estimate.
 
     The arguments (key, weights, num_samples) are those of `systematic`.
     """
-    from blackjax.smc import resampling
-
-    return resampling.multinomial(key, weights, num_samples)
+    # The times of a Poisson process, as fractions of the last one, are uniform numbers in order.
+    times = jnp.cumsum(-jnp.log(jax.random.uniform(key, (num_samples + 1,))))
+    return _at(weights, times[:-1] / times[-1])
 
 
 def residual(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int) -> Ancestors:
@@ -57,9 +51,24 @@ def residual(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int)
 
     The arguments (key, weights, num_samples) are those of `systematic`.
     """
-    from blackjax.smc import resampling
+    copies = jnp.floor(num_samples * weights)
+    rest, ends = num_samples * weights - copies, jnp.cumsum(copies)
+    place = jnp.arange(num_samples)
+    copied = jnp.searchsorted(ends, place.astype(ends.dtype), side="right")
+    total = jnp.sum(rest)
+    # Not in order: only the last of these draws are used, and they stand for all.
+    drawn = _at(rest / jnp.where(total > 0, total, 1.0), jax.random.uniform(key, (num_samples,)))
+    return jnp.where(place < ends[-1], copied, drawn)
 
-    return resampling.residual(key, weights, num_samples)
+
+def _at_even_points(weights: Float[Array, " N"], offset: Array, num_samples: int) -> Ancestors:
+    points = (jnp.arange(num_samples, dtype=weights.dtype) + offset) / num_samples
+    return _at(weights, points)
+
+
+def _at(weights: Float[Array, " N"], points: Float[Array, " M"]) -> Ancestors:
+    """Whose share of [0, 1] the points fall into."""
+    return jnp.clip(jnp.searchsorted(jnp.cumsum(weights), points), 0, weights.shape[0] - 1)
 
 
 def check_scheme(name: str, scheme: Any) -> None:

@@ -335,7 +335,7 @@ def as_reference(value: Any) -> Any:
         return Proposal(Static.of(value[0]), Static.of(value[1]))
     if isinstance(value, type) or not hasattr(value, "prepare"):
         raise TypeError(
-            "reference must be jalax.AtMode(), jalax.Modes(...), or a pair (sampler, log_density) "
-            f"of functions, got {value!r}."
+            "reference must be jalax.references.AtMode(), jalax.references.Modes(...), or a pair "
+            f"(sampler, log_density) of functions, got {value!r}."
         )
     return value

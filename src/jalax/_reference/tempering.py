@@ -51,7 +51,9 @@ class JALA:
 
 def check_moves(name: str, moves: Any) -> None:
     if not isinstance(moves, (MALA, JALA)):
-        raise TypeError(f"{name} must be jalax.MALA() or jalax.JALA(), got {moves!r}.")
+        raise TypeError(
+            f"{name} must be jalax.references.MALA() or jalax.references.JALA(), got {moves!r}."
+        )
     kind = type(moves).__name__
     arguments.check_count(f"{kind}.num_moves", moves.num_moves)
     arguments.check_fraction(f"{kind}.target", moves.target)

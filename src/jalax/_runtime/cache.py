@@ -27,7 +27,7 @@ def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
     >>> import jax, jalax, tempfile
     >>> from pathlib import Path
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     jalax.compilation_cache(folder) == Path(folder)
+    ...     jalax.runtime.compilation_cache(folder) == Path(folder)
     True
     >>> jax.config.update("jax_compilation_cache_dir", None)  # off again
     """

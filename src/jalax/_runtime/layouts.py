@@ -38,7 +38,7 @@ class Layout:
 
     >>> import jax, jalax
     >>> mesh = jax.make_mesh((1,), ("devices",))
-    >>> jalax.Layout(mesh, particles="devices")
+    >>> jalax.runtime.Layout(mesh, particles="devices")
     Layout(particles over 1 of 'devices')
     """
 
@@ -100,14 +100,14 @@ def as_layout(given: Any) -> Layout | None:
         return given
     if not isinstance(given, Mesh):
         raise TypeError(
-            "mesh must be a jalax.Layout, or a mesh with axes called 'particles', 'groups', 'data' "
-            f"or 'fits'; got {type(given).__name__}."
+            "mesh must be a jalax.runtime.Layout, or a mesh with axes called 'particles', "
+            f"'groups', 'data' or 'fits'; got {type(given).__name__}."
         )
     unknown = [axis for axis in given.axis_names if axis not in NAMES]
     if unknown:
         raise ValueError(
             f"the mesh has axes {unknown}, whose names do not say what they carry: write "
-            f"jalax.Layout(mesh, particles={unknown[0]!r}), or groups=, data=, fits=."
+            f"jalax.runtime.Layout(mesh, particles={unknown[0]!r}), or groups=, data=, fits=."
         )
     return Layout(given, **{str(axis): axis for axis in given.axis_names})
 
@@ -120,8 +120,8 @@ def of_fits(given: Any) -> Layout | None:
     ):
         return layout
     raise ValueError(
-        "fit_many spreads whole fits over devices: mesh=jalax.Layout(mesh, fits=...), and nothing "
-        f"else; got {layout!r}."
+        "fit_many spreads whole fits over devices: mesh=jalax.runtime.Layout(mesh, fits=...), and "
+        f"nothing else; got {layout!r}."
     )
 
 

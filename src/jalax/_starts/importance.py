@@ -38,8 +38,8 @@ class Importance:
     """Start from draws of a reference, importance-weighted; the evidence is absolute.
 
     Args:
-        reference: `jalax.AtMode()`, `jalax.Modes(...)`, or a pair of functions
-            (sampler, log_density) as in `jalax.FromSampler`.
+        reference: `jalax.references.AtMode()`, `jalax.references.Modes(...)`, or a pair of
+            functions (sampler, log_density) as in `jalax.FromSampler`.
     """
 
     reference: Any

@@ -24,8 +24,8 @@ class Tempered:
 
     Args:
         reference: the normalised q; by default a Student-t on the Laplace mode. A pair
-            (sampler, log_density), such as the prior, or `jalax.Modes(...)`.
-        moves: `jalax.MALA()` or `jalax.JALA()`.
+            (sampler, log_density), such as the prior, or `jalax.references.Modes(...)`.
+        moves: `jalax.references.MALA()` or `jalax.references.JALA()`.
         cess: the conditional ESS, as a fraction, kept from one temperature to the next.
         pilot_particles: size of the cloud that chooses temperatures and step sizes.
         max_temperatures: a limit; a leg that does not arrive has no evidence (NaN).

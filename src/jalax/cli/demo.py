@@ -101,7 +101,9 @@ def compare(data: Any, key: jax.Array, names: tuple[str, ...]) -> dict[str, jala
 
     fits = {}
     for name in names:
-        fit(name, 1, progress=jalax.Callback())  # compiles, so that the seconds compare the work
+        fit(
+            name, 1, progress=jalax.callbacks.Callback()
+        )  # compiles, so that the seconds compare the work
         fits[name] = fit(name, algorithms[name][1])
     return fits
 

@@ -1,0 +1,3 @@
+"""The one place that has the number; the package's metadata is made from it."""
+
+__version__ = "0.1.0"
