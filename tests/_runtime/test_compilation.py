@@ -25,7 +25,7 @@ from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_2_ONE_PASS_SU
 
 KEY = jax.random.key(0)
 
-# The log-joint reads a number when it is traced: a program with the old number would be a wrong one.
+# log_joint reads a number when it is traced: a program with the old number would be a wrong one.
 FIT = """
 import collections, json, sys
 import jax, jax.monitoring, jax.numpy as jnp
