@@ -338,7 +338,8 @@ def eight_schools(standardised=False):
     return jalax.GroupedModel(log_joint, jnp.zeros(()), {"y": y, "sd": sd}, theta=theta)
 
 
-@pytest.mark.parametrize("bits", [32, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [32, 64])
 def test_eight_schools(bits):
     """The likelihood is highest at tau = 0: mu = 7.6856, log-likelihood -29.674."""
     with jax.enable_x64(bits == 64):
@@ -367,6 +368,7 @@ def fit_eight_schools(model):
         np.testing.assert_allclose(errors["mu"], 1 / np.sqrt(weights.sum()), rtol=0.03)
 
 
+@pytest.mark.slow
 def test_two_parameters_that_only_count_together():
     """theta[0] + theta[1] is identified, neither of them is."""
     y = np.random.default_rng(0).normal(1.0, 1.5, 60)
@@ -384,6 +386,7 @@ def test_two_parameters_that_only_count_together():
     assert np.isnan(flat(result.standard_errors())).all()
 
 
+@pytest.mark.slow
 def test_too_few_steps_say_what_is_moving():
     result = jalax.fit(cbpp(), key=jax.random.key(0), num_steps=3)
     assert result.status == "max_steps"
@@ -503,6 +506,7 @@ def test_fit_many_is_automatic_too():
         assert abs(fit.log_evidence - CBPP[2]) <= 4.5 * fit.log_evidence_error
 
 
+@pytest.mark.slow
 def test_save_and_load_keep_the_errors(tmp_path):
     result = jalax.fit(eight_schools(), key=jax.random.key(0))
     result.save(tmp_path / "fit.npz")

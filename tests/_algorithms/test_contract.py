@@ -111,6 +111,14 @@ def test_log_joint_is_traced_once(name):
     assert loop.run_chunk.cache_size() == compiled
 
 
+@pytest.mark.slow_cases(
+    "float64-grouped-IPLA",
+    "float64-grouped-SFLA",
+    "float64-grouped-SOUL",
+    "float64-plain-IPLA",
+    "float64-plain-SFLA",
+    "float64-plain-SOUL",
+)
 @names
 @both
 def test_chunk_size_does_not_matter(name, grouped, precision):
@@ -144,6 +152,7 @@ def test_same_key_same_result_other_key_other_result(name):
     assert not np.array_equal(fit(name).particles["a"], other.particles["a"])
 
 
+@pytest.mark.slow_cases("IPLA", "JALAEM-dense", "PGD-adam", "PGD", "SFLA", "SOUL")
 @names
 def test_vmap_over_the_step_size(name, x64):
     sizes = np.array([0.01, 0.02, 0.05])
@@ -178,6 +187,7 @@ def test_history_has_a_row_a_step(name, grouped):
     assert ("log_evidence" in result.history) == table.ALGORITHMS[name].gives_evidence
 
 
+@pytest.mark.slow_cases("IPLA", "SFLA")
 @names
 def test_dead_particles_do_not_poison_theta(name):
     """log p is NaN where x_0 > 1.5: those particles get weight zero and are counted."""

@@ -71,6 +71,7 @@ def quadrature(theta, y, num_nodes=61):
     return logsumexp(log_likelihood + np.log(weights / weights.sum()), axis=1).sum()
 
 
+@pytest.mark.slow_cases("float64")
 def test_item_response_against_quadrature(precision):
     y = answers(40, 6)
     y[3, 2] = y[7, :4] = np.nan
@@ -98,6 +99,7 @@ def test_a_generator_without_hidden_layers_is_principal_components(x64):
     assert evidence.error < 0.1
 
 
+@pytest.mark.slow
 def test_a_generator_learns_to_draw():
     """Digits, 16 x 16: after some steps the pictures are nearer to their reconstructions."""
     pictures = jalax.datasets.mnist((4, 9), 64).images[:, 6:22, 6:22]
