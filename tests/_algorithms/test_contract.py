@@ -158,6 +158,11 @@ def test_vmap_over_the_step_size(name, x64):
     sizes = np.array([0.01, 0.02, 0.05])
     algorithm = table.ALGORITHMS[name]
     options = {"start": jalax.Given(table.particles(16)), "num_steps": 20}
+    # The steps agree to some 1e-15. What an automatic fit makes of them in the end is another
+    # matter in this model, whose scale has no maximum: the last digit of the particles at the start
+    # moves theta by 1e-10 to 6.5e-9 of itself (4 changes at random), and so does another order of
+    # the sums. Ten times the most of that.
+    rtol = 6.5e-8 if name == "JALAEM-automatic" else 1e-10
     many = jalax.fit_many(
         table.model(),
         key=jnp.stack([KEY] * 3),
@@ -167,7 +172,9 @@ def test_vmap_over_the_step_size(name, x64):
     )
     for size, result in zip(sizes, many, strict=True):
         one = jalax.fit(table.model(), key=KEY, algorithm=_with(algorithm, size), **options)
-        np.testing.assert_allclose(result.theta["m"], one.theta["m"], rtol=1e-10)
+        path, alone = (fitted.history["theta"]["m"] for fitted in (result, one))
+        np.testing.assert_allclose(path, alone, rtol=1e-10)
+        np.testing.assert_allclose(result.theta["m"], one.theta["m"], rtol=rtol)
         np.testing.assert_allclose(result.particles["a"], one.particles["a"], rtol=1e-9)
 
 

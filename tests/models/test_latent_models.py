@@ -152,7 +152,9 @@ def test_global_weights_of_factor_analysis_collapse_and_say_so(x64):
     assert "collapsed" not in result.message
     exact = float(grouped.exact_log_evidence(result.theta))
     error = result.history["log_evidence_error"][-1]
-    assert abs(result.path_log_evidence - exact) <= 4.5 * error
+    # An error of 3.9 in a sum over 1000 groups: right, and so large that it is said.
+    with pytest.warns(UserWarning, match="gives its log-evidence an error of"):
+        assert abs(result.path_log_evidence - exact) <= 4.5 * error
     assert error < 5
 
 
