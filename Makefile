@@ -1,6 +1,8 @@
 # Every target builds what it needs: a virtual environment in .venv, from the pins in constraints.txt.
 #   make demo                     the demonstration: JALA-EM against PGD and SOUL
 #   make test                     lint, then the tests and docstring examples (all but the slow ones)
+#   make test-share               a fifth of the slow tests, chosen by the commit or by SHARE=0..4
+#   make test-all                 lint, then all tests, the slow ones too
 #   make bench                    the benchmarks, about 20 minutes on an idle machine
 #   make docs                     the documentation site, docs/_build/html; runs every example
 #   make test-browser             that site, the HTML report and a notebook in headless Chromium
@@ -32,7 +34,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
-.PHONY: demo test test-all test-browser lint format docs bench clean
+.PHONY: demo test test-share test-all test-browser lint format docs bench clean
 .PHONY: calibrate mutants kill soak precision
 
 demo: $(VENV)/.installed
@@ -45,6 +47,13 @@ test: lint
 test-all: lint
 	$(TESTING_ALL) $(PYTEST) -m "not browser"
 	$(TESTING_8_ALL) $(PYTEST) tests/multidevice
+
+# With the flags of test-all. A fifth of the tests of many devices may be none at all, which pytest
+# says by 5; that these tests are found is seen by `make test`.
+test-share: $(VENV)/.installed-test
+	@share=$$($(BIN)/python tests/tiers.py) || exit 1; set -x; \
+	$(TESTING_ALL) $(PYTEST) -m "slow and not browser" --slow-share=$$share && \
+	{ $(TESTING_8_ALL) $(PYTEST) tests/multidevice -m slow --slow-share=$$share || [ $$? -eq 5 ]; }
 
 # Needs Debian's chromium (apt-get install chromium).
 test-browser: docs

@@ -7,6 +7,8 @@ rate of 7e-6 for each normal error; coverage of at least 87 in 100 at 95 % has o
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -338,7 +340,8 @@ def eight_schools(standardised=False):
     return jalax.GroupedModel(log_joint, jnp.zeros(()), {"y": y, "sd": sd}, theta=theta)
 
 
-@pytest.mark.parametrize("bits", [32, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [32, 64])
 def test_eight_schools(bits):
     """The likelihood is highest at tau = 0: mu = 7.6856, log-likelihood -29.674."""
     with jax.enable_x64(bits == 64):
@@ -356,7 +359,7 @@ def fit_eight_schools(model):
         result = jalax.fit(model, key=jax.random.key(seed))
         assert result.status == "boundary"
         assert "log_tau" in result.message
-        assert "mu" not in result.message
+        assert not re.search(r"\bmu\b", result.message)  # as a word: the message says "maximum"
         assert abs(float(result.theta["mu"]) - 7.6856) <= 0.15
         assert abs(result.log_evidence + 29.674) <= 0.1
         errors = result.standard_errors()
@@ -367,6 +370,7 @@ def fit_eight_schools(model):
         np.testing.assert_allclose(errors["mu"], 1 / np.sqrt(weights.sum()), rtol=0.03)
 
 
+@pytest.mark.slow
 def test_two_parameters_that_only_count_together():
     """theta[0] + theta[1] is identified, neither of them is."""
     y = np.random.default_rng(0).normal(1.0, 1.5, 60)
@@ -384,6 +388,7 @@ def test_two_parameters_that_only_count_together():
     assert np.isnan(flat(result.standard_errors())).all()
 
 
+@pytest.mark.slow
 def test_too_few_steps_say_what_is_moving():
     result = jalax.fit(cbpp(), key=jax.random.key(0), num_steps=3)
     assert result.status == "max_steps"
@@ -505,6 +510,7 @@ def test_fit_many_is_automatic_too():
         assert abs(fit.log_evidence - CBPP[2]) <= 4.5 * fit.log_evidence_error
 
 
+@pytest.mark.slow
 def test_save_and_load_keep_the_errors(tmp_path):
     result = jalax.fit(eight_schools(), key=jax.random.key(0))
     result.save(tmp_path / "fit.npz")

@@ -111,6 +111,14 @@ def test_log_joint_is_traced_once(name):
     assert loop.run_chunk.cache_size() == compiled
 
 
+@pytest.mark.slow_cases(
+    "float64-grouped-IPLA",
+    "float64-grouped-SFLA",
+    "float64-grouped-SOUL",
+    "float64-plain-IPLA",
+    "float64-plain-SFLA",
+    "float64-plain-SOUL",
+)
 @names
 @both
 def test_chunk_size_does_not_matter(name, grouped, precision):
@@ -144,11 +152,17 @@ def test_same_key_same_result_other_key_other_result(name):
     assert not np.array_equal(fit(name).particles["a"], other.particles["a"])
 
 
+@pytest.mark.slow_cases("IPLA", "JALAEM-dense", "PGD-adam", "PGD", "SFLA", "SOUL")
 @names
 def test_vmap_over_the_step_size(name, x64):
     sizes = np.array([0.01, 0.02, 0.05])
     algorithm = table.ALGORITHMS[name]
     options = {"start": jalax.Given(table.particles(16)), "num_steps": 20}
+    # The steps agree to some 1e-15. What an automatic fit makes of them in the end is another
+    # matter in this model, whose scale has no maximum: the last digit of the particles at the start
+    # moves theta by 1e-10 to 6.5e-9 of itself (4 changes at random), and so does another order of
+    # the sums. Ten times the most of that.
+    rtol = 6.5e-8 if name == "JALAEM-automatic" else 1e-10
     many = jalax.fit_many(
         table.model(),
         key=jnp.stack([KEY] * 3),
@@ -158,7 +172,9 @@ def test_vmap_over_the_step_size(name, x64):
     )
     for size, result in zip(sizes, many, strict=True):
         one = jalax.fit(table.model(), key=KEY, algorithm=_with(algorithm, size), **options)
-        np.testing.assert_allclose(result.theta["m"], one.theta["m"], rtol=1e-10)
+        path, alone = (fitted.history["theta"]["m"] for fitted in (result, one))
+        np.testing.assert_allclose(path, alone, rtol=1e-10)
+        np.testing.assert_allclose(result.theta["m"], one.theta["m"], rtol=rtol)
         np.testing.assert_allclose(result.particles["a"], one.particles["a"], rtol=1e-9)
 
 
@@ -178,6 +194,7 @@ def test_history_has_a_row_a_step(name, grouped):
     assert ("log_evidence" in result.history) == table.ALGORITHMS[name].gives_evidence
 
 
+@pytest.mark.slow_cases("IPLA", "SFLA")
 @names
 def test_dead_particles_do_not_poison_theta(name):
     """log p is NaN where x_0 > 1.5: those particles get weight zero and are counted."""

@@ -53,6 +53,9 @@ HIERARCHICAL = {
 }
 
 
+@pytest.mark.slow_cases(
+    "float32-JALAEM", "float64-IPLA", "float64-PGD", "float64-SFLA", "float64-SOUL"
+)
 @pytest.mark.parametrize("name", HIERARCHICAL)
 def test_hierarchical_normal(name, precision):
     """100 latents, theta* = mean(y): every algorithm gets there."""

@@ -88,6 +88,7 @@ def assert_exact(statistics):
         assert t < 4, (name, statistics)
 
 
+@pytest.mark.slow_cases("d=20-0.0-False")
 @pytest.mark.parametrize(
     ("below", "preconditioned"),
     [
@@ -107,6 +108,7 @@ def test_moving_gaussian(gaussian, below, preconditioned):
     assert_exact(statistics)
 
 
+@pytest.mark.slow
 def test_dense_preconditioner_and_multinomial_resampling():
     matrix = np.diag(HIGH.scales**2) + 0.05
     statistics, resampled = HIGH.run(
@@ -116,7 +118,13 @@ def test_dense_preconditioner_and_multinomial_resampling():
     assert_exact(statistics)
 
 
-@pytest.mark.parametrize("resample", [jalax.resampling.stratified, jalax.resampling.residual])
+@pytest.mark.parametrize(
+    "resample",
+    [
+        jalax.resampling.stratified,
+        pytest.param(jalax.resampling.residual, marks=pytest.mark.slow),
+    ],
+)
 def test_other_resampling_schemes(resample):
     statistics, _ = LOW.run(resample_below=0.95, resample=resample)
     assert_exact(statistics)
@@ -230,6 +238,7 @@ def theta_k_for_theta_k_plus_1(patch):
     patch.setattr(jalax.JALAEM, "step", step)
 
 
+@pytest.mark.slow_cases("caches_not_gathered", "no_work", "open_segment_dropped")
 @pytest.mark.parametrize(
     "fault", [no_work, open_segment_dropped, caches_not_gathered, theta_k_for_theta_k_plus_1]
 )
@@ -240,6 +249,7 @@ def test_grouped_test_sees(fault, monkeypatch):
         assert_exact(statistics)
 
 
+@pytest.mark.slow_cases("caches_not_gathered", "open_segment_dropped")
 @pytest.mark.parametrize("fault", [no_work, open_segment_dropped, caches_not_gathered])
 def test_moving_gaussian_test_sees(fault, monkeypatch):
     fault(monkeypatch)

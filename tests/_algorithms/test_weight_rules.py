@@ -23,6 +23,7 @@ def ess(log_weights):
     return weights.sum(axis=-1) ** 2 / (weights**2).sum(axis=-1)
 
 
+@pytest.mark.slow_cases("float32")
 def test_tempering_finds_the_exponent_that_leaves_the_ess_asked_for(precision):
     log_weights = uneven([0.1, 2.0, 30.0, 1e5])
     softened = jalax.weights.TemperedWeights(0.4).soften(jnp.asarray(log_weights))
@@ -100,6 +101,7 @@ def test_a_floor_that_is_never_reached_changes_nothing():
     np.testing.assert_array_equal(soft.log_weights, exact.log_weights)
 
 
+@pytest.mark.slow
 def test_many_latents_exact_weights_collapse_tempered_ones_do_not():
     """3,000 latents in one cloud; the maximiser is mean(y)."""
     y = np.random.default_rng(1).normal(2.0, np.sqrt(2.0), size=3000)

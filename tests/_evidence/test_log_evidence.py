@@ -274,7 +274,7 @@ def test_the_error_asked_for_is_reached_or_missed_aloud():
     assert not short.trusted
 
 
-@pytest.mark.parametrize("size", [600, 2100])
+@pytest.mark.parametrize("size", [pytest.param(600, marks=pytest.mark.slow), 2100])
 def test_mode_of_a_model_with_many_latents(size, x64):
     """L-BFGS, with a Cholesky factor or the diagonal, against the exact Gaussian posterior."""
     y = np.random.default_rng(0).normal(size=size)

@@ -97,6 +97,7 @@ def test_polynomial_orders():
         assert abs(row.probability - truth) < 0.05
 
 
+@pytest.mark.slow
 def test_observed_says_what_must_agree(gaussian_and_student):
     """Same y, other covariates: allowed by default."""
     X, y = regression_data(0, 200)

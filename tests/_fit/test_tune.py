@@ -24,7 +24,13 @@ def one_step(model, particles, log_weights):
     return jalax.fit(model, key=jax.random.key(0), algorithm=algorithm, start=start, num_steps=1)
 
 
-@pytest.mark.parametrize("make", [models.gaussian_regression, models.student_t_regression])
+@pytest.mark.parametrize(
+    "make",
+    [
+        models.gaussian_regression,
+        pytest.param(models.student_t_regression, marks=pytest.mark.slow),
+    ],
+)
 def test_lppd_is_the_mean_log_of_the_weighted_density(make, x64):
     particles, log_weights = rng.normal(size=(5, 3)), np.log([0.5, 0.2, 0.1, 0.1, 0.1])
     fit = one_step(make(X, Y), particles, log_weights)

@@ -212,6 +212,7 @@ def test_the_observed_argument_is_known():
     assert build("noncentered").outside.observed == ("y",)
 
 
+@pytest.mark.slow
 def test_a_result_has_the_sites_of_its_particles():
     """Deterministic sites, constrained latents, and what was observed, as ArviZ sees it."""
     pytest.importorskip("arviz")

@@ -3783,7 +3783,7 @@ def test_the_arguments_the_rows_break_are_good():
     assert Watch.begun == 1
 
 
-@pytest.mark.parametrize("how", [fit, many])
+@pytest.mark.parametrize("how", [fit, pytest.param(many, marks=pytest.mark.slow)])
 def test_a_start_takes_a_pair_of_functions_as_its_reference(how):
     how(start=jalax.Importance((prior, log_prior)), algorithm=jalax.PGD(step_size=0.1))
 

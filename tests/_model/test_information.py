@@ -145,6 +145,7 @@ def test_a_gaussian_posterior_leaves_no_noise():
     )
 
 
+@pytest.mark.slow
 def test_the_shift_is_the_move_of_the_posterior_mean():
     data = datasets.sleepstudy()
     model = models.linear_mixed(data.reaction, data.covariates, data.subject, data.covariates)

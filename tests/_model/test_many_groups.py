@@ -35,7 +35,8 @@ def same(a, b, rtol):
         np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 7, 15])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 7, 15])
 def test_what_is_computed_in_batches_is_the_same(size, x64):
     model = models.item_response(answers(15, 6))
     batched = model.replace(group_batch=size)
@@ -143,6 +144,7 @@ def test_a_group_left_out_keeps_exact_weights(x64):
     assert_exact(run_minibatch())
 
 
+@pytest.mark.slow
 def test_the_test_sees_weights_of_an_old_theta(x64):
     statistics = run_minibatch(refresh=False)
     with pytest.raises(AssertionError):

@@ -43,6 +43,7 @@ def same_visit(one, other, x, rtol=1e-12):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
 
 
+@pytest.mark.slow_cases("7-network")
 @pytest.mark.parametrize("make", [logistic, network])
 @pytest.mark.parametrize("size", [4, 7, 50])  # of 12 particles: 7 leaves a remainder
 def test_blocks_of_particles_are_visited_alike(make, size, x64):

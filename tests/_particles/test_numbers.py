@@ -184,7 +184,8 @@ def test_huge_and_tiny_scales_in_64_bits(x64, scale):
     check_moments(jalax.fit(model, key=KEY), y, scale)
 
 
-@pytest.mark.parametrize("scale", [1e6, pytest.param(1e-6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1e6, 1e-6])
 def test_large_and_small_scales_in_32_bits(scale):
     model, y = normal_groups(scale)
     check_moments(jalax.fit(model, key=KEY), y, scale)
@@ -208,6 +209,7 @@ def logistic_groups(y, covariates):
     return jalax.models.random_intercept(y, covariates, groups, family=jalax.models.Binomial(size))
 
 
+@pytest.mark.slow
 def test_separable_data_have_no_maximum_and_it_is_said():
     slope = np.linspace(-2, 2, 40)
     model = logistic_groups((slope > 0).astype(int), np.c_[np.ones(40), slope])

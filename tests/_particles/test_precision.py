@@ -14,9 +14,8 @@ import pytest
 import jalax
 
 
-@pytest.mark.parametrize(
-    "make", [precision.cbpp, pytest.param(precision.wisconsin, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [precision.cbpp, precision.wisconsin])
 def test_the_path_evidence_in_float32(make):
     """Asked for: 0.02 over 1,000 steps. Seen: 1e-4."""
     row = precision.compare(make.__name__, make, num_particles=100)
@@ -38,7 +37,7 @@ def log_joint(theta, x, y):
     return -0.5 * square - 3 * jnp.log(2 * jnp.pi).astype(x.dtype)
 
 
-@pytest.mark.parametrize("automatic", [False, True])
+@pytest.mark.parametrize("automatic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_weights_in_float64_on_a_model_in_float32(automatic):
     y = np.array([0.5, 1.5, 4.0], np.float32)
     double = jalax.weights.ExactWeights(dtype=jnp.float64)

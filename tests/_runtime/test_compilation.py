@@ -145,6 +145,7 @@ def test_what_is_compiled_ahead_is_what_runs():
     assert compiled.count((name, "jit(_first)")) == 1
 
 
+@pytest.mark.slow_cases("30", "8000")
 @pytest.mark.parametrize("num", [10, 30, 200, 8000])
 def test_k_hat_is_blackjaxs(num):
     log_weights = jax.random.t(jax.random.key(num), 3.0, (3, num))

@@ -77,12 +77,13 @@ def test_evidence_and_moments_are_exact_over_replicates(name, x64):
         assert abs(error.mean()) < 4 * spread + 1e-9
 
 
-@pytest.mark.parametrize("grouped", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize(
     "start",
     [
         pytest.param(jalax.Laplace(), id="Laplace"),
-        pytest.param(jalax.Tempered(), id="Tempered", marks=pytest.mark.slow),
+        pytest.param(jalax.Tempered(), id="Tempered"),
     ],
 )
 def test_a_fit_from_here_has_an_absolute_evidence(start, grouped, precision):
@@ -210,6 +211,7 @@ def test_lines_without_a_temperature_between_are_the_importance_weights(x64):
     np.testing.assert_allclose(jnp.exp(leg.lines), weight_math.normalise(log_w), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_mode_of_latents_in_very_different_units(precision):
     """A polynomial of order ten: the Hessian's condition number is 4e8, more than float32 holds."""
     rng = np.random.default_rng(0)

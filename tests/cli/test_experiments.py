@@ -35,6 +35,7 @@ def candidate(data, p):
     return jax.tree.map(lambda leaf: leaf[p - 1], data)
 
 
+@pytest.mark.slow_cases("1", "5")
 @pytest.mark.parametrize("p", [1, 5, 10])
 def test_padded_candidates_are_the_polynomial_models(one, p):
     data, x, y = one
@@ -66,6 +67,7 @@ def test_bic_is_that_of_least_squares_on_all_rows(one):
         assert -2 * found == pytest.approx(bic, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_exact_limits_agree_with_scipy_and_with_quadrature(one):
     """The maximum against L-BFGS-B; theta integrated out against a fine grid."""
     data, _, _ = one

@@ -71,6 +71,7 @@ def quadrature(theta, y, num_nodes=61):
     return logsumexp(log_likelihood + np.log(weights / weights.sum()), axis=1).sum()
 
 
+@pytest.mark.slow_cases("float64")
 def test_item_response_against_quadrature(precision):
     y = answers(40, 6)
     y[3, 2] = y[7, :4] = np.nan
@@ -98,6 +99,7 @@ def test_a_generator_without_hidden_layers_is_principal_components(x64):
     assert evidence.error < 0.1
 
 
+@pytest.mark.slow
 def test_a_generator_learns_to_draw():
     """Digits, 16 x 16: after some steps the pictures are nearer to their reconstructions."""
     pictures = jalax.datasets.mnist((4, 9), 64).images[:, 6:22, 6:22]
@@ -150,7 +152,9 @@ def test_global_weights_of_factor_analysis_collapse_and_say_so(x64):
     assert "collapsed" not in result.message
     exact = float(grouped.exact_log_evidence(result.theta))
     error = result.history["log_evidence_error"][-1]
-    assert abs(result.path_log_evidence - exact) <= 4.5 * error
+    # An error of 3.9 in a sum over 1000 groups: right, and so large that it is said.
+    with pytest.warns(UserWarning, match="gives its log-evidence an error of"):
+        assert abs(result.path_log_evidence - exact) <= 4.5 * error
     assert error < 5
 
 

@@ -76,9 +76,9 @@ def assert_same(one: jalax.FitResult, other: jalax.FitResult) -> None:
 
 
 def fast_and_slow() -> list:
-    """In `make test` one of each algorithm, with groups and particles spread; else all."""
-    fast = [(name, kind) for name, kind in fits.CASES if "-" not in name and kind == "grouped"]
-    fast.append(("JALAEM", "plain"))
+    """`make test` has JALA-EM, and PGD for those without weights, with groups spread; else all."""
+    fast = [("JALAEM", "plain"), ("JALAEM", "grouped"), ("PGD", "grouped")]
+    assert set(fast) <= set(fits.CASES)
     slow = [pytest.param(*case, marks=pytest.mark.slow) for case in fits.CASES if case not in fast]
     return [*fast, *slow]
 

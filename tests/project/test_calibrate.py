@@ -210,6 +210,7 @@ def test_bands():
     assert calibrate.band(200) == (184, 196)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     """Two seeds of one model, then again: what is done is not done again."""
     script, env = str(FOLDER / "calibrate.py"), dict(os.environ, JAX_PLATFORMS="cpu")
