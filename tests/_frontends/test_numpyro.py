@@ -15,8 +15,8 @@ from scipy import optimize, special, stats
 
 import jalax
 import numpyro_models as examples
-from jalax._frontends.numpyro_model import deterministic_of
 from jalax._model import checks, evaluation
+from jalax._model.evaluation import derived_at
 from numpyro_models import COUNTS, SCHOOLS, SIGMA, positive
 
 RNG = np.random.default_rng(5)
@@ -199,7 +199,7 @@ def test_deterministic_sites(groups):
     theta = {"mu": jnp.array(2.0), "tau": jnp.array(3.0)}
     shape, users = ((8, 5, 1), (8, 5)) if groups else ((1, 5, 8), (5, 8))
     z = jax.random.normal(jax.random.key(0), shape)
-    found = deterministic_of(model, theta, {"z": z})
+    found = derived_at(model, theta, {"z": z})
     np.testing.assert_allclose(found["theta"], 2.0 + 3.0 * z.reshape(users), rtol=1e-6)
     np.testing.assert_allclose(found["variance"], 9.0, rtol=1e-6)
     # A sum over all schools is not known to one of them.

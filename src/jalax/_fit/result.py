@@ -19,7 +19,7 @@ from jalax._evidence.replay import replay
 from jalax._evidence.uncertainty import Uncertainty, uncertainty_at
 from jalax._fit import saving
 from jalax._model import checks
-from jalax._model.evaluation import at_particles
+from jalax._model.evaluation import derived_at
 from jalax._model.types import Status
 from jalax._particles import trees
 from jalax._particles.resampling import draw_ancestors, systematic
@@ -207,13 +207,8 @@ class FitResult(FitRecord):
         if self.origin is None or isinstance(self.state, SavedState):
             raise ValueError("deterministic sites need the fit itself, not a result from a file.")
         model = self.origin.model
-        if model.outside.derived is None:
-            raise ValueError(
-                "this model has no numpyro.deterministic site; they come with jalax.from_numpyro."
-            )
         theta = model.constrained(self.state.theta)  # the one that the particles belong to
-        values = at_particles(model.outside.derived, model, theta, self.state.particles)
-        return values if model.grouped else jax.tree.map(lambda leaf: leaf[0], values)
+        return derived_at(model, theta, self.state.particles)
 
     def resample(self, key, num_samples: int) -> Tree:
         """Equally weighted draws from the particles, (num_samples, ...); grouped (G, ...)."""

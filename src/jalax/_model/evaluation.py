@@ -179,6 +179,19 @@ def at_particles(function: Static, model: Model, theta: Tree, particles: Tree) -
     return over_groups(model, lambda x, data: per_particle(theta, x, data), particles)
 
 
+def derived_at(model: Model, theta: Tree, particles: Tree) -> Tree:
+    """What else the model computes at every particle of a state, like `FitResult.particles`.
+
+    theta is on the user's scale.
+    """
+    if model.outside.derived is None:
+        raise ValueError(
+            "this model has no numpyro.deterministic site; they come with jalax.from_numpyro."
+        )
+    values = at_particles(model.outside.derived, model, theta, particles)
+    return values if model.grouped else jax.tree.map(lambda leaf: leaf[0], values)
+
+
 def ravel_latent(model: Model) -> tuple[Array, Callable[[Array], Tree]]:
     """The example latent as one vector, and the way back for one vector."""
     return ravel_pytree(model.latent)
