@@ -152,7 +152,7 @@ def test_the_interval_of_the_tempered_route_covers(name, x64, monkeypatch):
         lambda theta, x, y: jax.scipy.stats.norm.logpdf(x, 0.0, 1.5),
     )
 
-    monkeypatch.setattr(rounds, "IMPORTANCE_BELOW", -np.inf)
+    monkeypatch.setattr(rounds, "SURE_VARIANCE", -np.inf)
     monkeypatch.setattr(log_evidence, "refit", lambda *cloud: log_evidence.as_reference(prior))
     hits, width = coverage(model, theta, truth, error=1.0, num_particles=100, reference=prior)
     print(f"{name}, tempered: {hits} of 100, mean width {width:.4f}")

@@ -208,7 +208,7 @@ def test_lines_without_a_temperature_between_are_the_importance_weights(x64):
     )
     draws = prepared.sample(jax.random.split(key)[0], model, theta, 50)
     log_w = evaluation.log_joint(model, theta, draws) - prepared.log_density(model, theta, draws)
-    np.testing.assert_allclose(jnp.exp(leg.lines), weight_math.normalise(log_w), rtol=1e-10)
+    np.testing.assert_allclose(jnp.exp(leg.log_descent), weight_math.normalise(log_w), rtol=1e-10)
 
 
 @pytest.mark.slow

@@ -173,7 +173,7 @@ class JALAEM(JALAEMOptions):
         """Lines 4-6: theta_{k+1} = OPT(theta_k, g_k), and how the particles will follow.
 
         The gradient was taken at (theta_k, X_k) with the weights before resampling, which have
-        the lower variance. Of a minibatch it is scaled up to all `num_groups`.
+        the lower variance. That of a minibatch is scaled up to all `num_groups`.
         """
         more = 1.0 if num_groups is None else num_groups / model.num_groups
         memory, phase = state.memory, state.memory.phase

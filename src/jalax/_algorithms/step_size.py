@@ -49,11 +49,7 @@ class PilotStep:
             new, path = langevin.move(key, particles, point.grad_x, h, preconditioner)
             visit = evaluate(model, theta, new)
             a = langevin.jarzynski_increment(point, visit, path, h, preconditioner)
-            a = jnp.where((weights > 0) & jnp.isfinite(a), a, -jnp.inf)
-            v = jnp.exp(a - jnp.max(a, axis=1, keepdims=True))
-            v = jnp.where(jnp.isnan(v), 0.0, v)
-            second = jnp.sum(weights * v**2, axis=1)
-            return jnp.min(jnp.sum(weights * v, axis=1) ** 2 / jnp.where(second > 0, second, 1.0))
+            return jnp.min(weight_math.conditional_ess(weights, a))
 
         # From large to small, a factor sqrt(2) each; beyond 1 the drift overshoots the mode.
         def smaller(carry):

@@ -23,6 +23,13 @@ from jalax._runtime import arguments
 MOVING, AVERAGING, DONE = 0, 1, 2
 PHASES = ("moving", "averaging", "done")
 
+# When theta has stopped moving, as `Averaging.update` sees it.
+REMEMBERED = 0.9  # of the average direction at each step: it is that of the last ten or so
+TO_AND_FRO = 0.25  # the squared length of that average, below which the steps cancel each other
+ONE_WAY = 0.8  # and above which they all point one way
+SHORT = 0.1  # of a standard error: not worth going for (towards a boundary, say)
+CALM_STEPS = 5  # in a row, after which the average begins
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,18 +188,14 @@ class Limiter:
             s = s / 2
             t = jax.tree.map(lambda a, b: a + s.astype(a.dtype) * b, theta, change)
             x = jax.tree.map(lambda a, b: a + s.astype(a.dtype) * b, particles, moved)
-            v = evaluation.log_joint(model, t, x) - point.log_joint
-            v = jnp.where(weights > 0, v, -jnp.inf)
-            v = jnp.exp(v - jnp.max(v, axis=1, keepdims=True))
-            cess = jnp.sum(weights * v, axis=1) ** 2 / jnp.sum(weights * v**2, axis=1)
-            return k + 1, s, jnp.min(cess)
+            gain = evaluation.log_joint(model, t, x) - point.log_joint
+            return k + 1, s, jnp.min(weight_math.conditional_ess(weights, gain))
 
         begin = (jnp.zeros((), jnp.int32), 2 * first.astype(dtype), -jnp.ones((), dtype))
-        # A little slack, or rounding at exactly the first-order answer would halve it.
-        _, s, cess = lax.while_loop(
-            lambda c: (c[0] < 30) & ~(c[2] >= self.cess - 0.05), halve, begin
-        )
-        return jnp.where(cess >= self.cess - 0.05, s, 0.0)
+        # A little less will do, or rounding at exactly the first-order answer would halve it.
+        enough = self.cess - 0.05
+        _, s, cess = lax.while_loop(lambda c: (c[0] < 30) & ~(c[2] >= enough), halve, begin)
+        return jnp.where(cess >= enough, s, 0.0)
 
 
 class Phase(NamedTuple):
@@ -263,15 +266,15 @@ class Averaging:
         moving = phase.number == MOVING
         length = jnp.sqrt(yardstick.square(direction))
         unit = direction / jnp.where(length > 0, length, 1.0)
-        drift = 0.9 * phase.drift + 0.1 * unit  # length 1 when all point one way, 0.2 at random
-        so_far = 1 - 0.9 ** (1.0 + phase.moved + phase.averaged)  # it began at zero
+        # The average of the last directions has length 1 when all point one way, 0.2 at random.
+        drift = REMEMBERED * phase.drift + (1 - REMEMBERED) * unit
+        so_far = 1 - REMEMBERED ** (1.0 + phase.moved + phase.averaged)  # it began at zero
         straight = yardstick.square(drift / so_far)
-        # A tenth of a standard error is nothing worth going for (towards a boundary, say).
-        short = (length < 0.1) & (yardstick.metric is not None)
+        short = (length < SHORT) & (yardstick.metric is not None)
         wild = length**2 > yardstick.usual()
-        calm = jnp.where(((straight < 0.25) & ~wild) | short, phase.calm + 1, 0)
-        overshot = phase.overshot + (moving & (straight < 0.25) & wild)
-        again = ~moving & (((straight > 0.8) & ~short) | wild)
+        calm = jnp.where(((straight < TO_AND_FRO) & ~wild) | short, phase.calm + 1, 0)
+        overshot = phase.overshot + (moving & (straight < TO_AND_FRO) & wild)
+        again = ~moving & (((straight > ONE_WAY) & ~short) | wild)
         moved = phase.moved + (moving | again)
         count = jnp.where(again, 0, phase.averaged + ~moving)
         mean = phase.mean + (theta - phase.mean) / jnp.maximum(count, 1)
@@ -284,7 +287,7 @@ class Averaging:
             enough = (count >= moved) & (self.tolerance > 0)
         else:
             enough = error <= self.tolerance
-        after_moving = jnp.where(calm >= 5, AVERAGING, MOVING)
+        after_moving = jnp.where(calm >= CALM_STEPS, AVERAGING, MOVING)
         after_averaging = jnp.where((count >= self.min_steps) & enough, DONE, phase.number)
         number = jnp.where(moving, after_moving, jnp.where(again, MOVING, after_averaging))
         error = jnp.where(moving | again, jnp.inf, error).astype(theta.dtype)

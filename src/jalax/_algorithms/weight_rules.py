@@ -89,7 +89,7 @@ class TemperedWeights:
 
     def soften(self, log_weights: Float[Array, "G N"]) -> Softened:
         alive = jnp.isfinite(log_weights)
-        # Of the living: with fewer of them than the floor there is no exponent to find but 0.
+        # Among the living: with fewer of them than the floor no exponent but 0 would do.
         floor = jnp.minimum(self.ess * log_weights.shape[1], 0.999 * jnp.sum(alive, axis=1))
 
         def enough(exponent: Float[Array, "G T"]) -> Bool[Array, "G T"]:

@@ -28,6 +28,7 @@ from jalax._evidence.rounds import (
 from jalax._model import checks, sharding
 from jalax._model.information import Moments
 from jalax._model.model import Model
+from jalax._particles.pareto import NO_VARIANCE
 from jalax._particles.trees import Tree
 from jalax._reference.references import (
     AtMode,
@@ -45,7 +46,6 @@ from jalax._runtime.processes import to_host
 
 # Beyond 0.7 the mean of the weights cannot be relied on (Vehtari et al.); beyond 0.5 it has no
 # variance, and an error computed from the weights would lie. Here the error is the point.
-K_HAT_LIMIT = 0.5
 NUM_REFITS = 2  # how often the reference of the tempered route is fitted anew to a pilot
 
 
@@ -251,9 +251,9 @@ def _report(total: Total, messages: list[str], temperatures: int, clouds: Clouds
     asked = clouds.budget.error
     if not np.isfinite(groups).all():
         messages.append("the estimate is not finite")
-    if total.k_hat >= K_HAT_LIMIT:
+    if total.k_hat >= NO_VARIANCE:
         messages.append(
-            f"Pareto k-hat {total.k_hat:.2f} is {K_HAT_LIMIT} or more: the reference misses part "
+            f"Pareto k-hat {total.k_hat:.2f} is {NO_VARIANCE} or more: the reference misses part "
             "of the posterior's tails"
         )
     if total.variance.max() > 0.25:

@@ -83,8 +83,8 @@ class FitRecord:
         """sqrt(G) / N: about how far weights of N particles take theta off, in standard errors.
 
         Each of G groups is off by about 1/N of its own scale, in the same direction, and a
-        standard error is sqrt(G) of these. Of an automatic fit the scoring steps at the end,
-        with more and fresh particles, take it out again.
+        standard error is sqrt(G) of these. The scoring steps at the end of an automatic
+        fit, with more and fresh particles, take it out again.
         """
         groups = self.log_weights.shape[0] if self.log_weights.ndim == 2 else 1
         return float(np.sqrt(groups) / self.log_weights.shape[-1])

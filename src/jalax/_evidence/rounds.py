@@ -19,6 +19,7 @@ from jalax._model import batching, evaluation, information, sharding
 from jalax._model.information import FLAT, Moments
 from jalax._model.model import Model
 from jalax._particles import trees, weight_math
+from jalax._particles.pareto import SURE_VARIANCE, USUAL_LIMIT
 from jalax._particles.trees import Tree
 from jalax._reference import curvature, tempering
 from jalax._reference.references import AtMode, Prepared, fitted_to, normalisation
@@ -35,13 +36,11 @@ from jalax._runtime.compilation import (
 )
 from jalax._runtime.processes import to_host
 
-IMPORTANCE_BELOW = 0.4  # k-hat has an error of 0.1 itself
 INFORMATION_ERROR = 0.005  # relative Monte-Carlo error allowed in a standard error
 
 
 MOST_DRAWS = 200_000_000  # in all groups together
 MOST_NUMBERS = 200_000_000  # of the data, read for the sake of theta alone
-ROUND_LIMIT = 0.7  # a k-hat that one round of many does not reach by chance
 
 
 class Budget(NamedTuple):
@@ -87,8 +86,8 @@ class Total:
 
     @property
     def trusted(self) -> bool:
-        """Of importance sampling: the weights have a variance, and enough of them count."""
-        return self.k_hat < IMPORTANCE_BELOW and self.ess > 0.02
+        """Importance sampling is enough: its weights have a variance, and enough of them count."""
+        return self.k_hat < SURE_VARIANCE and self.ess > 0.02
 
     @property
     def value(self) -> float:
@@ -158,7 +157,7 @@ class Clouds:
             if moments is not None:
                 each.append(moments)
                 moments = _average(each)
-            if self.enough(model, count, variance, moments) or not k_hat < IMPORTANCE_BELOW:
+            if self.enough(model, count, variance, moments) or not k_hat < SURE_VARIANCE:
                 break
         return Total(
             "importance",
@@ -174,13 +173,13 @@ class Clouds:
 
     def tempered(self, model, theta, prepared, plan, moves) -> Total:
         """Replicates averaged in Z; their spread gives the error."""
-        legs, lines, ess, moments = [], [], np.inf, None
+        legs, descents, ess, moments = [], [], np.inf, None
         each: list[Moments] = []
         for k in range(self.rounds):
             keys = jax.random.split(jax.random.fold_in(self.key, k), self.budget.num_replicates)
             leg = _legs(keys, model, theta, prepared, plan, moves, self.num_particles)
             legs.append(to_host(leg.log_evidence).astype(float))  # (R, G)
-            lines.append(leg.lines + leg.log_evidence[..., None])  # (R, G, N)
+            descents.append(leg.log_descent + leg.log_evidence[..., None])  # (R, G, N)
             weights = weight_math.normalise(leg.log_weights)
             lowest = jnp.min(weight_math.effective_sample_size(weights))
             ess = min(ess, float(lowest) / self.num_particles)
@@ -198,7 +197,7 @@ class Clouds:
             groups,
             variance,
             freedom,
-            _k_of_lines(lines),
+            _k_of_descents(descents),
             ess,
             count * self.num_particles,
             count,
@@ -207,7 +206,7 @@ class Clouds:
 
 
 def _average(each: list[Moments]) -> Moments:
-    """Of several rounds; the noise of their mean is that of one divided by their number."""
+    """The mean of several rounds; its noise is that of one divided by their number."""
     mean = jax.tree.map(lambda *parts: np.mean(np.stack(parts), axis=0), *each)
     return mean._replace(noise=mean.noise / len(each))
 
@@ -236,12 +235,12 @@ def simulation_errors(moments: Moments) -> tuple[float, float]:
 def _k_of_rounds(each: list[float]) -> float:
     """The mean: the largest of many would be noise, unless it is far beyond that."""
     worst = max(each)
-    return worst if not worst < ROUND_LIMIT else float(np.mean(each))
+    return worst if not worst < USUAL_LIMIT else float(np.mean(each))
 
 
-def _k_of_lines(lines: list[Array]) -> float:
+def _k_of_descents(descents: list[Array]) -> float:
     """One k-hat of the first draws of all legs, each with the weight that it came to carry."""
-    every = jnp.concatenate(lines)
+    every = jnp.concatenate(descents)
     return float(pooled_k(jnp.swapaxes(every, 0, 1).reshape(every.shape[1], -1)))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from jalax._evidence.record import FitRecord
 from jalax._model.types import Status
+from jalax._particles.pareto import NO_VARIANCE
 
 MEANING = {
     Status.CONVERGED: "theta is known to a fraction of its standard error",
@@ -80,9 +81,9 @@ def _evidence(result: FitRecord) -> list[Check]:
         return [Check(None, _sentence(reason or "the file holds no evidence"))]
     out = [
         Check(
-            bool(evidence.k_hat < 0.5),
-            f"Pareto k-hat of the weights behind the evidence: {evidence.k_hat:.2f} (below 0.5 its "
-            f"error can be trusted). Found by the {evidence.route} route with "
+            bool(evidence.k_hat < NO_VARIANCE),
+            f"Pareto k-hat of the weights behind the evidence: {evidence.k_hat:.2f} (below "
+            f"{NO_VARIANCE} its error can be trusted). Found by the {evidence.route} route with "
             f"{evidence.num_particles} draws, effective sample size {evidence.ess:.0%}.",
         )
     ]

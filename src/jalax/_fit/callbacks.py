@@ -34,7 +34,7 @@ class Stop(NamedTuple):
 
 @dataclasses.dataclass
 class Run:
-    """A fit in progress, host side. Of `fit_many`, every array has a leading fit axis."""
+    """A fit in progress, host side. In `fit_many` every array has a leading fit axis."""
 
     key: jax.Array
     model: Model
@@ -183,8 +183,8 @@ class time_limit(Callback):
 class progress_bar(Callback):
     """A line with step, theta, log-evidence, effective sample size and steps a second.
 
-    It shows in a terminal and in a notebook, and is silent when the output is piped. Of several
-    processes the first shows it.
+    It shows in a terminal and in a notebook, and is silent when the output is piped. The first of
+    several processes shows it.
     """
 
     def __init__(self):

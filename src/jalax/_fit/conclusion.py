@@ -209,7 +209,7 @@ def _moving_most(run: Run, known: uncertainty.Uncertainty) -> str:
 def _collapsed(run: Run, history: dict[str, Any]) -> str:
     """Why the weights of the path mean nothing; empty if they do not.
 
-    Of a grouped model the recorded effective sample size is that of the worst group, and says
+    The recorded effective sample size of a grouped model is that of its worst group, and says
     nothing about the others.
     """
     if not run.algorithm.records_evidence or run.model.num_groups > 1:

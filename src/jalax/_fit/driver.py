@@ -40,7 +40,7 @@ def drive(
 ) -> tuple[Status, str]:
     """Chunk after chunk until the steps are done, a callback says stop, or all fits diverged.
 
-    Of many fits, one that diverges keeps its last finite state while the others go on.
+    If one of many fits diverges, it keeps its last finite state while the others go on.
     """
     begun: list[Callback] = []
     try:

@@ -25,6 +25,7 @@ from jalax._model import checks, information, sharding
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Cloud, Start, State
+from jalax._particles.pareto import USUAL_LIMIT
 from jalax._particles.trees import Tree
 from jalax._reference.references import as_reference
 from jalax._runtime import arguments, layouts
@@ -233,7 +234,7 @@ def _compile_ahead(
 def needs_tempering(k_hat: Any, error: Any) -> bool:
     """Too few draws of the default start carry the weight (its particles are resampled)."""
     k_hat, error = to_host((k_hat, error))
-    return bool(np.median(k_hat) > 0.7 or np.max(error) > 0.2)
+    return bool(np.median(k_hat) > USUAL_LIMIT or np.max(error) > 0.2)
 
 
 def prepare_algorithm(given: Algorithm | None) -> Algorithm:

@@ -153,7 +153,7 @@ class FitResult(FitRecord):
             return uncertainty_at(key, self.origin.model, self.free, 0.05)
 
     def standard_errors(self) -> Tree:
-        """Of theta, a tree like it; NaN at a boundary or where theta is not identified.
+        """A tree like theta; NaN at a boundary or where theta is not identified.
 
         From Louis' observed information at theta, by the delta method on the user's scale.
         """
@@ -297,8 +297,8 @@ class FitResult(FitRecord):
         `weighted_posterior` (the particles and their unnormalised log-weights), `sample_stats`
         (`lp` is log p_theta(x, y); `particle` says which one a draw is), `fit` (the history, theta
         and its errors), `constant_data` and, where the model can tell it apart, `observed_data`.
-        A latent that is an array has the name "x", such data "data". Of a grouped model arrays
-        have an axis "group". A result from a file has neither data nor `lp`.
+        A latent that is an array has the name "x", such data "data". Arrays of a grouped
+        model have an axis "group". A result from a file has neither data nor `lp`.
 
         Args:
             key: for the draws; by default a child of the fit's, so that it is always the same.

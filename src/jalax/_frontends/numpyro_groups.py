@@ -70,7 +70,7 @@ def grouped(
 
 
 def _size(sites: Sites, name: str) -> int:
-    """Of the plate, once it is known that every site is inside."""
+    """The length of the plate, once it is known that every site is inside."""
     plates = [n for n, site in sites.trace.items() if site["type"] == "plate"]
     if name not in plates:
         raise ValueError(f"groups={name!r} is not a plate of this model; its plates are {plates}.")

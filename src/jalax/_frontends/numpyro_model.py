@@ -100,7 +100,7 @@ def _observed(trace: dict[str, dict], data: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _shapes(theta: Tree) -> Any:
-    """Of a dict of parameters, as a key: its names with the shapes below them."""
+    """The names of a dict of parameters with the shapes below them, as a key."""
     return tuple((name, tuple(map(np.shape, jax.tree.leaves(theta[name])))) for name in theta)
 
 

@@ -18,7 +18,7 @@ from jalax._frontends.constrained import Bijection
 from jalax._frontends.numpyro_arguments import call_arguments
 from jalax._particles.trees import Tree
 
-# Of the example latent, unconstrained: small, and not zero, which may be a saddle.
+# The example latent, unconstrained, is drawn within this: zero may be a saddle.
 RADIUS = 0.1
 
 

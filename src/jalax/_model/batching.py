@@ -96,7 +96,7 @@ def _numbers_from_x(one: Callable, treedef: Any, leaves: tuple) -> int:
 
 
 def _bytes_computed_from(known: set, jaxpr: Any) -> int:
-    """Of all results in `jaxpr` that depend on the variables `known`."""
+    """The bytes of all results in `jaxpr` that depend on the variables `known`."""
     total = 0
     for equation in jaxpr.eqns:
         depends = [v in known for v in equation.invars if not hasattr(v, "val")]

@@ -34,7 +34,7 @@ def prepare_model(model: Any) -> Model:
 
 
 def check_mask(data: Tree) -> None:
-    """Of grouped data: a group whose rows are all masked has nothing to tell about theta."""
+    """Refuse a group whose rows are all masked: it has nothing to tell about theta."""
     mask = data.get("mask") if isinstance(data, dict) else None
     if mask is None or mask.ndim < 2 or not is_concrete(mask):
         return

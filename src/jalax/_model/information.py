@@ -214,7 +214,7 @@ class Metric(NamedTuple):
 
 
 def scaled(moments: Moments, factor: float) -> Moments:
-    """Of some groups, standing for `factor` times as many; with their own Monte-Carlo noise."""
+    """The moments of some groups, standing for `factor` times as many, with their own noise."""
     if factor == 1:
         return moments
     all_groups = jax.tree.map(lambda part: factor * part, moments)

@@ -23,7 +23,7 @@ class Cloud(NamedTuple):
     log_weights: Float[Array, "G N"]
     log_evidence: Float[Array, " G"] | None  # None: the evidence is relative to the start
     log_evidence_error: Float[Array, " G"] | None = None
-    k_hat: Float[Array, " G"] | None = None  # Pareto k-hat of the weights: trust below 0.7
+    k_hat: Float[Array, " G"] | None = None  # Pareto k-hat of the weights, see `pareto.py`
 
     @property
     def ess(self) -> Float[Array, " G"]:

@@ -11,6 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+# From a k-hat of a half on weights have no variance: an error computed from them would lie.
+NO_VARIANCE = 0.5
+# An estimate of k has an error of 0.1 itself: below this its weights can be relied upon.
+SURE_VARIANCE = 0.4
+# What is usually asked of weights; one round of many does not reach it by chance.
+USUAL_LIMIT = 0.7
+
 
 def pareto_k(log_weights: Float[Array, "G N"]) -> Float[Array, " G"]:
     """Pareto k-hat of the importance weights of each group."""
@@ -20,7 +27,7 @@ def pareto_k(log_weights: Float[Array, "G N"]) -> Float[Array, " G"]:
 
 
 def _k_of_tail(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
-    """Of the M largest weights, beyond the largest of the others."""
+    """k-hat of the M largest weights, beyond the largest of the others."""
     n = log_weights.shape[0]
     tail = min(max(int(3.0 * n**0.5), 5), n // 5)
     if tail < 5:

@@ -105,9 +105,9 @@ def map_in_batches(function: Callable, tree: Tree, size: int, shards: int = 1) -
     """
     if shards == 1:
         return lax.map(function, tree, batch_size=size)
-    apart = jax.tree.map(lambda x: jnp.swapaxes(_by_shard(x, shards), 0, 1), tree)
+    apart = jax.tree.map(lambda x: jnp.swapaxes(_split_shards(x, shards), 0, 1), tree)
     found = lax.map(jax.vmap(function), apart, batch_size=max(1, size // shards))
-    return jax.tree.map(lambda x: _together(jnp.swapaxes(x, 0, 1)), found)
+    return jax.tree.map(lambda x: _merge_shards(jnp.swapaxes(x, 0, 1)), found)
 
 
 def sum_over_batches(function: Callable, tree: Tree, size: int, shards: int = 1) -> Any:
@@ -115,7 +115,7 @@ def sum_over_batches(function: Callable, tree: Tree, size: int, shards: int = 1)
 
     `shards` as in `map_in_batches`.
     """
-    tree = jax.tree.map(lambda x: _by_shard(x, shards), tree)
+    tree = jax.tree.map(lambda x: _split_shards(x, shards), tree)
     length, size = jax.tree.leaves(tree)[0].shape[1], max(1, size // shards)
     whole = length // size * size
 
@@ -124,7 +124,7 @@ def sum_over_batches(function: Callable, tree: Tree, size: int, shards: int = 1)
     @jax.checkpoint
     def part(start):
         batch = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size, axis=1), tree)
-        return function(jax.tree.map(_together, batch))
+        return function(jax.tree.map(_merge_shards, batch))
 
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, 0))
 
@@ -133,21 +133,21 @@ def sum_over_batches(function: Callable, tree: Tree, size: int, shards: int = 1)
 
     total, _ = lax.scan(add, zero, jnp.arange(0, whole, size))
     if whole < length:
-        rest = function(jax.tree.map(lambda x: _together(x[:, whole:]), tree))
+        rest = function(jax.tree.map(lambda x: _merge_shards(x[:, whole:]), tree))
         total = jax.tree.map(jnp.add, total, rest)
     return total
 
 
-def _by_shard(x: Array, shards: int) -> Array:
+def _split_shards(x: Array, shards: int) -> Array:
     return x.reshape((shards, -1, *x.shape[1:]))
 
 
-def _together(x: Array) -> Array:
+def _merge_shards(x: Array) -> Array:
     return x.reshape((-1, *x.shape[2:]))
 
 
 def shapes(tree: Tree, lead: int) -> Tree:
-    """Of one entry, `lead` leading axes left out; nothing is computed."""
+    """The shapes of one entry, without the `lead` leading axes; nothing is computed."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[lead:], x.dtype), tree)
 
 

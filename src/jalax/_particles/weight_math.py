@@ -40,6 +40,21 @@ def effective_sample_size(weights: Float[Array, "... N"]) -> Float[Array, "..."]
     return jnp.where(squares > 0, 1.0 / jnp.where(squares > 0, squares, 1.0), 0.0)
 
 
+def conditional_ess(
+    weights: Float[Array, "G N"], increments: Float[Array, "G N"]
+) -> Float[Array, " G"]:
+    """(sum W v)^2 / sum W v^2 with v = exp(increments): 1 if the next weights are these again.
+
+    As a fraction of N. Increments that are not finite count as -inf; a group without any other has
+    0.
+    """
+    a = jnp.where((weights > 0) & jnp.isfinite(increments), increments, -jnp.inf)
+    v = jnp.exp(a - jnp.max(a, axis=1, keepdims=True))
+    v = jnp.where(jnp.isnan(v), 0.0, v)
+    second = jnp.sum(weights * v**2, axis=1)
+    return jnp.sum(weights * v, axis=1) ** 2 / jnp.where(second > 0, second, 1.0)
+
+
 def log_evidence(base: Float[Array, " G"], log_weights: Float[Array, "G N"]) -> Float[Array, ""]:
     """log Z_k = sum over groups of log Z_(last resampling) + log mean e^{A_k}."""
     return jnp.sum(base + log_mean_exp(log_weights))

@@ -96,7 +96,7 @@ class Leg(NamedTuple):
     particles: Tree
     log_weights: Float[Array, "G N"]
     log_evidence: Float[Array, " G"]
-    lines: Float[Array, "G N"]  # log of the weight carried by the descendants of each first draw
+    log_descent: Float[Array, "G N"]  # of the weight that each first draw's descendants carry
 
 
 def place(model: Model, theta: Tree, reference: Prepared, particles: Tree) -> Place:
@@ -178,11 +178,7 @@ def next_beta(beta, log_weights, ratio: Float[Array, "G N"], cess: float):
     weights = weight_math.normalise(log_weights)
 
     def enough(new):
-        # CESS / N = (sum W v)^2 / sum W v^2 with v = exp((new - beta) ratio)
-        v = jnp.where(weights > 0, (new - beta) * ratio, -jnp.inf)
-        v = jnp.exp(v - jnp.max(v, axis=1, keepdims=True))
-        first, second = jnp.sum(weights * v, axis=1), jnp.sum(weights * v**2, axis=1)
-        return jnp.min(first**2 / second) >= cess
+        return jnp.min(weight_math.conditional_ess(weights, (new - beta) * ratio)) >= cess
 
     def bisect(_, bracket):
         low, high = bracket
@@ -298,20 +294,20 @@ def run_leg(
     here = place(model, theta, reference, particles)
     metric = metric_of(reference, model)
     zeros = jnp.zeros_like(here.log_p)
-    # `eve`, the first draw that each particle descends from, goes where the particle goes.
-    eve = jnp.broadcast_to(jnp.arange(num_particles), zeros.shape)
-    start = jnp.ones((), jnp.int32), Weighted(particles, (here, eve), zeros, zeros[:, 0])
+    # The first draw that each particle descends from goes where the particle goes.
+    ancestor = jnp.broadcast_to(jnp.arange(num_particles), zeros.shape)
+    start = jnp.ones((), jnp.int32), Weighted(particles, (here, ancestor), zeros, zeros[:, 0])
 
     def body(carry):
         m, cloud = carry
-        here, eve = cloud.cached
+        here, ancestor = cloud.cached
         key_resample, key_moves = jax.random.split(jax.random.fold_in(key_run, m))
         old, new, step = plan.beta[m - 1], plan.beta[m], plan.step_size[m]
         if moves.adjusted:
             increment = (new - old) * log_ratio(here)
             weighted = cloud._replace(log_weights=cloud.log_weights + increment)
             cloud, _ = resample_low(key_resample, systematic, 0.5, weighted)
-            here, eve = cloud.cached
+            here, ancestor = cloud.cached
 
             def adjusted(carry, key):
                 particles, here = carry
@@ -322,32 +318,35 @@ def run_leg(
 
             keys = jax.random.split(key_moves, moves.num_moves)
             (particles, here), _ = lax.scan(adjusted, (cloud.particles, here), keys)
-            return m + 1, cloud._replace(particles=particles, cached=(here, eve))
+            return m + 1, cloud._replace(particles=particles, cached=(here, ancestor))
         before = mix(old, here)
         proposal, path = move_groups(key_moves, cloud.particles, before.grad_x, step, metric)
         there = place(model, theta, reference, proposal)
         increment = increment_groups(before, mix(new, there), path, step, metric)
         increment = jnp.where(jnp.isnan(increment), -jnp.inf, increment)
         log_weights = cloud.log_weights + increment
-        weighted = Weighted(proposal, (there, eve), log_weights, cloud.log_evidence_base)
+        weighted = Weighted(proposal, (there, ancestor), log_weights, cloud.log_evidence_base)
         cloud, _ = resample_low(key_resample, systematic, 0.5, weighted)
         return m + 1, cloud
 
     _, cloud = lax.while_loop(lambda c: c[0] < plan.num, body, start)
     evidence = cloud.log_evidence_base + weight_math.log_mean_exp(cloud.log_weights)
     weights = weight_math.normalise(cloud.log_weights)
-    lines = jax.vmap(lambda line, eve, w: line.at[eve].add(w))(zeros, cloud.cached[1], weights)
-    return Leg(cloud.particles, cloud.log_weights, evidence, jnp.log(lines))
+    carried = jax.vmap(lambda sums, first, w: sums.at[first].add(w))(
+        zeros, cloud.cached[1], weights
+    )
+    return Leg(cloud.particles, cloud.log_weights, evidence, jnp.log(carried))
 
 
 def pooled_k(log_weights: Float[Array, "G N"]) -> Float[Array, ""]:
     """One k-hat for all groups together, each with weights of mean one.
 
     The largest of many groups' own k-hats would be noise; the pooled tail still shows a single
-    group whose weights are too heavy. Of a tempered leg the weights are its `lines`: without
-    moves they are the importance weights of the first draws, and with moves that explore, the
-    family sizes of a branching process, whose tail is light. A few lines that carry everything
-    found a place that the moves cannot reach. Of many groups the first weights will do.
+    group whose weights are too heavy. Those of a tempered leg are its `log_descent`:
+    without moves these are the importance weights of the first draws; with moves that explore,
+    the family sizes of a branching process, whose tail is light. Where the descendants of a few
+    draws carry everything, those found a place that the moves cannot reach. If there are many
+    groups, the first of their weights will do.
     """
     relative = log_weights - weight_math.log_mean_exp(log_weights)[:, None]
     relative = relative[:, : max(10, MOST_WEIGHTS // relative.shape[0])]

@@ -11,7 +11,7 @@ import jax
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of the host, or of a device, for which the runtime has no error class of its own."""
+    """The host has no memory left, or a device, for which the runtime has no class of errors."""
     text = str(error)
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text
 

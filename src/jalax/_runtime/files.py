@@ -255,7 +255,7 @@ def paths(tree: Tree) -> list[str]:
 
 
 def _dtype(leaf: Any) -> np.dtype:
-    """Of an array wherever it is, or of a number."""
+    """The dtype of an array, wherever it is, or of a number."""
     return np.dtype(leaf.dtype) if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
 
 

@@ -25,8 +25,8 @@ NOTE = "JALAX_LAUNCH_NOTE"  # names the file in which a fit tells the launcher o
 def to_host(tree: Tree) -> Tree:
     """A `tree` of arrays as NumPy arrays, on every process.
 
-    Of arrays on the devices of several processes it is a collective operation: every process has
-    to call it.
+    Every process has to call it where arrays are on the devices of several: the parts are then
+    exchanged.
 
     >>> import jax.numpy as jnp
     >>> to_host({"x": jnp.ones(2)})

@@ -64,5 +64,5 @@ class Tempered:
         # A rough error: each temperature adds 1/CESS - 1/N; `log_evidence` has a better one.
         variance = (plan.num - 1) * (1 / self.cess - 1) / num_particles
         error = jnp.broadcast_to(jnp.sqrt(variance), evidence.shape)
-        k_hat = jnp.broadcast_to(tempering.pooled_k(leg.lines), evidence.shape)
+        k_hat = jnp.broadcast_to(tempering.pooled_k(leg.log_descent), evidence.shape)
         return Cloud(leg.particles, leg.log_weights, evidence, error, k_hat)
