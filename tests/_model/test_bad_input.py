@@ -188,7 +188,7 @@ def from_file():
 
 
 def absolute_from_file():
-    """Of a fit that knew its evidence along the path, and was not asked for a fresh one."""
+    """A fit that knew its evidence along the path, and was not asked for a fresh one."""
     start = jalax.Given(PARTICLES, log_evidence=-7.0)
     jalax.fit(**arguments(start=start)).save("absolute.npz")
     return jalax.load("absolute.npz")
@@ -1363,7 +1363,7 @@ BAD = {
             Row(
                 name,
                 lambda name=name: fit(algorithm=jalax.JALAEM(**{name: 0.5})),
-                f"JALAEM.{name} must be a jalax.{name.capitalize()}, got Array(0.5, "
+                f"JALAEM.{name} must be a jalax.options.{name.capitalize()}, got Array(0.5, "
                 "dtype=float32).",
                 TypeError,
             )
@@ -3802,7 +3802,7 @@ def test_integer_data_that_32_bits_can_hold():
 
 def test_a_start_inside_the_constraints():
     project = jala_em(project=lambda t: jnp.maximum(t, 0.5))
-    checks.check_projection(canonical(project), jnp.array(0.7))
+    canonical(project).check_theta(jnp.array(0.7))
 
 
 @pytest.mark.parametrize("below", [0, 1])

@@ -167,12 +167,12 @@ class JALAEMOptions(Algorithm):
         )
         return state._replace(memory=memory)
 
-    def advice(self) -> str:
+    def advice(self, retries: int) -> str:
         if not self.automatic:
-            return super().advice()
+            return super().advice(retries)
         return (
-            "Try another theta_0, and look at log_joint there: is it finite for all x, and "
-            "normalisable?"
+            f"Going back and halving the step size {retries} times did not help. Try another "
+            "theta_0, and look at log_joint there: is it finite for all x, and normalisable?"
         )
 
     @property

@@ -173,6 +173,4 @@ def advice(run: Run) -> str:
             "Particles ran into a region where log_joint is -inf, a hard constraint: put the "
             "latent on an unconstrained scale, for example by jalax.Constrained. "
         )
-    if np.any(run.retries):
-        what += f"Going back {MAX_RETRIES} times did not help. "
-    return what + run.algorithm.advice()
+    return what + run.algorithm.advice(MAX_RETRIES)

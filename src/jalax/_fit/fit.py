@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -119,10 +120,8 @@ def fit(
     model, theta, key, algorithm, start, state = given
     with layouts.use_mesh(layout), naming_knobs(model.grouped):
         algorithm = prepare_algorithm(algorithm)
-        if group_batch is not None:
-            model = model.replace(group_batch=group_batch)
-        if particle_batch is not None:
-            model = model.replace(particle_batch=particle_batch)
+        batches = {"group_batch": group_batch, "particle_batch": particle_batch}
+        model = model.replace(**{name: n for name, n in batches.items() if n is not None})
         model = sharding.lay_out(model, layout)
         algorithm.check(model)
         num_steps = _num_steps(num_steps, algorithm)
@@ -137,9 +136,13 @@ def fit(
             checks.check_log_joint(model, theta)
             algorithm = algorithm.filled(theta).canonical()
             algorithm.check_theta(theta)
-            begin, first = _start(
+            begin, cloud, ahead = _start(
                 key_start, start, algorithm, model, theta, num_particles, capacity
             )
+            checks.check_start(model, theta, cloud, algorithm.gives_evidence)
+            if ahead is not None:
+                ahead.join()
+            first = _init(fold_in(key_start, 1), algorithm, model, theta, cloud)
         else:
             like = state.theta if isinstance(state, State) else checks.prepare_theta(theta, model)
             algorithm = algorithm.filled(like).canonical()
@@ -162,9 +165,7 @@ def fit(
             if isinstance(callback, checkpoint) and callback.exists(run):
                 callback.restore(run)
 
-        def advance(state: State, length: np.ndarray) -> loop.Chunk:
-            return loop.run_chunk(key_run, algorithm, model, state, length, capacity=capacity)
-
+        advance = partial(loop.run_chunk, key_run, algorithm, model, capacity=capacity)
         with termination_as_interrupt():
             status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
             return result_of(run, status, message)
@@ -178,8 +179,8 @@ def _start(
     theta: Tree,
     num_particles: int | None,
     capacity: int,
-) -> tuple[Start, State]:
-    """The start that was taken, and the state of step 0."""
+) -> tuple[Start, Cloud, Thread | None]:
+    """The start that was taken, its particles, and the loop's program, if it is being compiled."""
     begin, count = _prepare_start(given, model, theta, algorithm, num_particles)
     ahead = None
     if given is None:
@@ -190,10 +191,7 @@ def _start(
         begin, cloud = _default_cloud(key, begin, model, theta, count)
     else:
         cloud = _draw(key, begin, model, theta, count)
-    checks.check_start(model, theta, cloud, algorithm.gives_evidence)
-    if ahead is not None:
-        ahead.join()
-    return begin, _init(fold_in(key, 1), algorithm, model, theta, cloud)
+    return begin, cloud, ahead
 
 
 def _num_steps(num_steps: int | None, algorithm: Algorithm) -> int:

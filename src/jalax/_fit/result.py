@@ -169,7 +169,8 @@ class FitResult(FitRecord):
         Wald intervals on the optimiser's scale, mapped to the user's where each number is mapped
         by itself (a positive one stays positive), else on the user's scale.
         """
-        return self.wald_intervals(self.uncertainty, arguments.check_fraction("level", level))
+        level = arguments.check_fraction("level", level)  # before anything is computed
+        return self.wald_intervals(self.uncertainty, level)
 
     def evidence_check(self, key, *, num_replicates: int = 8) -> EvidenceCheck:
         """A fresh estimate at the path's last theta against the path replayed."""

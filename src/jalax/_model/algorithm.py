@@ -118,8 +118,8 @@ class Algorithm(Workload):
         """
         return None
 
-    def advice(self) -> str:
-        """What a user may try when the fit diverges."""
+    def advice(self, retries: int) -> str:
+        """What a user may try when the fit diverges, after so many times of `after_failure`."""
         return (
             f"Try a smaller {type(self).__name__}.step_size or learning rate, a preconditioner, or "
             "a start nearer to the posterior"
