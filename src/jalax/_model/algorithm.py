@@ -8,7 +8,7 @@ algorithm behind a wrapper that forwards them is the same algorithm.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -37,6 +37,7 @@ class ScoringSteps(NamedTuple):
     project: Callable[[Tree], Tree] | None  #: of theta onto its constraints
 
 
+@runtime_checkable
 class FixedPath(Protocol):
     """An algorithm whose theta follows a path given in advance, for `FitResult.replay`.
 

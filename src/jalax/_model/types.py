@@ -7,7 +7,7 @@ particles. A plain `Model` is G = 1, and loses that axis again in `FitResult`.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -52,6 +52,7 @@ class Info(NamedTuple):
     dead: Int[Array, ""]  #: particles that became non-finite in this step
 
 
+@runtime_checkable
 class Start(Protocol):
     """Draws the particles of step 0."""
 

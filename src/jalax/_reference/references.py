@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,7 @@ from jalax._runtime import arguments, normals
 from jalax._runtime.function_keys import Static
 
 
+@runtime_checkable
 class Prepared(Protocol):
     def sample(self, key, model: Model, theta: Tree, num: int) -> Tree: ...
 
@@ -37,6 +38,7 @@ class Prepared(Protocol):
         """A root of a covariance for Langevin moves, and whether it can be trusted."""
 
 
+@runtime_checkable
 class Reference(Protocol):
     def prepare(self, key, model: Model, theta: Tree) -> Prepared: ...
 
