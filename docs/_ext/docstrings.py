@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import jalax
-from jalax import datasets, models
 
-# Where a name in backticks may be at home.
-PLACES = (("jalax", jalax), ("jalax.models", models), ("jalax.datasets", datasets))
+# Where a name in backticks may be at home. The reference has an object under the first address that
+# it has here.
+SPACES = ("models", "datasets", "starts", "callbacks", "resampling", "weights", "options")
+SPACES += ("references", "results", "runtime", "extend")
+PLACES = (("jalax", jalax), *((f"jalax.{name}", getattr(jalax, name)) for name in SPACES))
 
 
 def full_name(name: str) -> str | None:
@@ -16,12 +19,20 @@ def full_name(name: str) -> str | None:
     bare = name.removeprefix("jalax.").removesuffix("()")
     for prefix, module in PLACES:
         inside = bare.removeprefix(prefix.removeprefix("jalax.") + ".")
-        thing = module
-        for part in inside.split("."):
+        first, *parts = inside.split(".")
+        owner = None if first.startswith("_") else getattr(module, first, None)
+        if owner is None or inspect.ismodule(owner):
+            continue
+        thing = owner
+        for part in parts:
             thing = None if part.startswith("_") else getattr(thing, part, None)
         if thing is not None:
-            return f"{prefix}.{inside}"
+            return f"{_home(first, owner)}.{inside}"
     return None
+
+
+def _home(name: str, thing: object) -> str:
+    return next(prefix for prefix, module in PLACES if getattr(module, name, None) is thing)
 
 
 def code(found: re.Match) -> str:
