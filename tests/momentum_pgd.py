@@ -68,7 +68,7 @@ class MomentumPGD(extend.Algorithm):
         )
         visit = extend.evaluate(model, theta, jax.tree.map(drift, state.particles, velocity))
 
-        log_weights = extend.bury(state.log_weights, visit)
+        log_weights = extend.zero_dead_weights(state.log_weights, visit)
         particles, point = extend.weigh(model, theta, visit, log_weights)
         # `weigh` has moved the dead onto a living particle; what threw them out stays behind.
         velocity = trees.select(visit.alive, velocity, jax.tree.map(jnp.zeros_like, velocity))

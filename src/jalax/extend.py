@@ -1,9 +1,9 @@
 """What the author of an algorithm, a start or a callback imports."""
 
-from jalax._algorithms.peers import bury as bury
 from jalax._algorithms.peers import check_gradient_step as check_gradient_step
 from jalax._algorithms.peers import equal_cloud as equal_cloud
 from jalax._algorithms.peers import peer_info as peer_info
+from jalax._algorithms.peers import zero_dead_weights as zero_dead_weights
 from jalax._fit.callbacks import Callback as Callback
 from jalax._fit.callbacks import Run as Run
 from jalax._fit.callbacks import Stop as Stop

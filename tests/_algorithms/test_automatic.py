@@ -23,6 +23,7 @@ import jalax
 import quartic
 from jalax import datasets, models
 from jalax._evidence import uncertainty
+from shared_models import CBPP, MIXED, cbpp, eight_schools, sleepstudy, wisconsin
 
 
 def flat(tree):
@@ -38,11 +39,6 @@ def assert_fitted(result, theta, errors, log_likelihood, status="converged"):
     np.testing.assert_allclose(standard, errors, rtol=0.03)
     assert result.log_evidence_error <= 0.03
     assert abs(result.log_evidence - log_likelihood) <= 4.5 * result.log_evidence_error, result
-
-
-def wisconsin():
-    data = datasets.wisconsin()
-    return models.logistic_regression(data.features, data.labels)
 
 
 @pytest.mark.parametrize(
@@ -69,77 +65,6 @@ def fit_wisconsin(seeds):
 
 
 # --- mixed models -------------------------------------------------------------------------------
-
-
-def cbpp(joint=False):
-    data = datasets.cbpp()
-    model = models.random_intercept(
-        data.incidence, data.covariates, data.herd, family=models.Binomial(data.size)
-    )
-    if not joint:
-        return model
-    one = model.log_joint.function
-
-    def log_joint(theta, x, data):
-        return jnp.sum(jax.vmap(one, in_axes=(None, 0, 0))(theta, x, data))
-
-    return jalax.Model(log_joint, jnp.zeros(15), model.data, theta=model.theta)
-
-
-def sleepstudy(slope=False):
-    data = datasets.sleepstudy()
-    random = data.covariates if slope else None
-    return models.linear_mixed(data.reaction, data.covariates, data.subject, random)
-
-
-def dyestuff():
-    data = datasets.dyestuff()
-    return models.linear_mixed(data.yield_, data.covariates, data.batch)
-
-
-def linear_answer(model, beta, covariance, residual_variance, log_likelihood):
-    """lme4's estimates as theta, with standard errors from the Hessian of the closed form."""
-    root = np.linalg.cholesky(np.atleast_2d(covariance))
-    theta = {
-        "beta": beta,
-        "below": root[np.tril_indices(len(root), -1)],
-        "log_scale": np.log(np.diag(root)),
-        "log_sd": np.log(residual_variance) / 2,
-    }
-    with jax.enable_x64(True):
-        exact = model.replace(data=jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), model.data))
-        theta = jax.tree.map(jnp.asarray, theta, is_leaf=lambda x: isinstance(x, list))
-        numbers, unravel = ravel_pytree(theta)
-        found = float(exact.exact_log_evidence(theta))
-        hessian = jax.hessian(lambda t: -exact.exact_log_evidence(unravel(t)))(numbers)
-        errors = np.sqrt(np.diagonal(np.linalg.inv(hessian)))
-    assert abs(found - log_likelihood) < 1e-2  # the data went through float32
-    return np.asarray(numbers), errors, log_likelihood
-
-
-CBPP = (
-    np.array([-1.39923045, -0.9914036392, -1.127819439, -1.57947074, np.log(0.6475184834)]),
-    np.array([0.2335115676, 0.3067679727, 0.3267683315, 0.4275944565, 0.27879]),
-    -91.983369,
-)
-FIXED = [251.4051048, 10.46728596]
-SLOPES = np.array([[565.51520392, 11.05543387], [11.05543387, 32.68219623]])
-MIXED = {
-    "cbpp": (cbpp, lambda model: CBPP),
-    "cbpp joint": (lambda: cbpp(joint=True), lambda model: CBPP),
-    "sleepstudy": (
-        sleepstudy,
-        lambda model: linear_answer(model, FIXED, 1296.870048, 954.527834, -897.0393215),
-    ),
-    "sleepstudy slope": (
-        lambda: sleepstudy(slope=True),
-        lambda model: linear_answer(model, FIXED, SLOPES, 654.94104463, -875.9696722),
-    ),
-    "dyestuff": (
-        dyestuff,
-        lambda model: linear_answer(model, [1527.5], 1388.333333, 2451.25, -163.6635299),
-    ),
-}
 
 
 @pytest.mark.parametrize(
@@ -323,21 +248,6 @@ def test_calibration(name):
 
 
 # --- boundaries ---------------------------------------------------------------------------------
-
-
-def eight_schools(standardised=False):
-    y = jnp.array([28.0, 8, -3, 7, -1, 1, 18, 12])
-    sd = jnp.array([15.0, 10, 16, 11, 9, 11, 10, 18])
-
-    def log_joint(theta, x, data):
-        normal = jax.scipy.stats.norm.logpdf
-        tau = jnp.exp(theta["log_tau"])
-        if standardised:
-            return normal(x) + normal(data["y"], theta["mu"] + tau * x, data["sd"])
-        return normal(x, theta["mu"], tau) + normal(data["y"], x, data["sd"])
-
-    theta = {"mu": jnp.zeros(()), "log_tau": jnp.zeros(())}
-    return jalax.GroupedModel(log_joint, jnp.zeros(()), {"y": y, "sd": sd}, theta=theta)
 
 
 @pytest.mark.slow

@@ -12,35 +12,27 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import jalax
+from fixed_path import THETA_PATH, Y, assert_exact, follow_path, t_statistics
 from jalax._algorithms import jala_em
 from jalax._model.types import Cloud
 from jalax._particles import langevin, resampling, trees, weight_math
 from jalax._runtime.options import canonical
+from shared_models import pair_normalised
 
 pytestmark = pytest.mark.usefixtures("x64")
 REPLICATES = 2500
 
 
-@pytest.fixture(autouse=True)
-def fresh_compilations():
+@pytest.fixture
+def planting(monkeypatch):
     """A fault is put in by patching: nothing compiled before or after may be shared."""
     jax.clear_caches()
-    yield
+    yield monkeypatch
+    monkeypatch.undo()
     jax.clear_caches()
-
-
-def t_statistics(log_ratio, means, exact):
-    """|t| of the evidence and of each mean; `log_ratio` = log Z_r - exact, (R,)."""
-    z = np.exp(np.asarray(log_ratio))
-    errors = {"evidence": z - 1}
-    errors |= {name: z * (np.asarray(f) - exact[name]) for name, f in means.items()}
-    tiny = np.finfo(float).tiny  # a fault can leave no spread at all
-    out = {name: abs(e.mean()) / (e.std() + tiny) * np.sqrt(len(z)) for name, e in errors.items()}
-    return {"sd": float(np.std(log_ratio))} | {name: float(t) for name, t in out.items()}
 
 
 # --- transport: a Gaussian that moves and narrows -------------------------------------------
@@ -80,12 +72,6 @@ class MovingGaussian:
 
 LOW = MovingGaussian(1, steps=10, shift=1.0, narrow=0.7, step_size=0.4, num_particles=20)
 HIGH = MovingGaussian(20, steps=8, shift=0.25, narrow=0.92, step_size=0.1, num_particles=100)
-
-
-def assert_exact(statistics):
-    assert statistics.pop("sd") < 0.5, "too noisy to have power"
-    for name, t in statistics.items():
-        assert t < 4, (name, statistics)
 
 
 @pytest.mark.slow_cases("d=20-0.0-False")
@@ -132,26 +118,9 @@ def test_other_resampling_schemes(resample):
 
 # --- JALA-EM on a fixed theta-path, grouped --------------------------------------------------
 
-THETA_PATH = np.linspace(0.0, 1.0, 9)
-Y = np.array([0.5, -1.0, 2.0])
-
-
-def group_log_joint(theta, x, y):
-    """x_i ~ N(theta, 1), y_i ~ N(x_i, 1), normalised: Z_i = N(y_i; theta, 2)."""
-    return -0.5 * (x - theta) ** 2 - 0.5 * (y - x) ** 2 - jnp.log(2 * jnp.pi)
-
-
-def follow_path():
-    """An "optimiser" that ignores the gradient and takes theta along THETA_PATH."""
-
-    def update(gradient, k, theta):
-        return jnp.asarray(THETA_PATH)[k + 1] - theta, k + 1
-
-    return optax.GradientTransformation(lambda theta: jnp.zeros((), jnp.int32), update)
-
 
 def run_grouped(below=0.95, num_particles=30, shift=0.0):
-    model = jalax.GroupedModel(group_log_joint, jnp.zeros(()), jnp.asarray(Y))
+    model = jalax.GroupedModel(pair_normalised, jnp.zeros(()), jnp.asarray(Y))
     algorithm = canonical(
         jalax.JALAEM(
             step_size=0.25,
@@ -242,8 +211,8 @@ def theta_k_for_theta_k_plus_1(patch):
 @pytest.mark.parametrize(
     "fault", [no_work, open_segment_dropped, caches_not_gathered, theta_k_for_theta_k_plus_1]
 )
-def test_grouped_test_sees(fault, monkeypatch):
-    fault(monkeypatch)
+def test_grouped_test_sees(fault, planting):
+    fault(planting)
     statistics = run_grouped()
     with pytest.raises(AssertionError):
         assert_exact(statistics)
@@ -251,8 +220,8 @@ def test_grouped_test_sees(fault, monkeypatch):
 
 @pytest.mark.slow_cases("caches_not_gathered", "open_segment_dropped")
 @pytest.mark.parametrize("fault", [no_work, open_segment_dropped, caches_not_gathered])
-def test_moving_gaussian_test_sees(fault, monkeypatch):
-    fault(monkeypatch)
+def test_moving_gaussian_test_sees(fault, planting):
+    fault(planting)
     statistics, _ = LOW.run(resample_below=0.95)
     with pytest.raises(AssertionError):
         assert_exact(statistics)

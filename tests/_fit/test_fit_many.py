@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import jalax
+from shared_models import pair
 
 Y = np.array([0.5, 1.5, 4.0])
 RNG = np.random.default_rng(0)
@@ -16,12 +17,8 @@ PARTICLES = RNG.normal(1.0, 0.7, size=(8, 3))
 KEYS = jax.random.split(jax.random.key(5), 3)
 
 
-def log_joint(theta, x, data):
-    return -0.5 * jnp.sum((x - theta) ** 2) - 0.5 * jnp.sum((data - x) ** 2)
-
-
 def model(data=Y, kind=jalax.Model):
-    return kind(log_joint, latent=jnp.zeros(3), data=data)
+    return kind(pair, latent=jnp.zeros(3), data=data)
 
 
 def jala_em(step_size=0.05, learning_rate=0.05):

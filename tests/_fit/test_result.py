@@ -14,6 +14,7 @@ from scipy.special import logsumexp, softmax
 import jalax
 from jalax._evidence.log_evidence import Evidence
 from jalax._fit.conclusion import path_is_off
+from shared_models import pair
 
 Y = np.array([0.5, 1.5, 4.0])
 PARTICLES = np.random.default_rng(0).normal(1.0, 0.7, size=(10, 3))
@@ -37,16 +38,12 @@ def result():
     return fit()
 
 
-def log_joint_of_group(theta, x, data):
-    return -0.5 * jnp.sum((x - theta) ** 2) - 0.5 * jnp.sum((data - x) ** 2)
-
-
 GROUPED_DATA = np.arange(8.0).reshape(4, 2)
 GROUPED_PARTICLES = np.random.default_rng(1).normal(size=(4, 10, 2))
 
 
 def fit_groups(log_evidence):
-    model = jalax.GroupedModel(log_joint_of_group, latent=jnp.zeros(2), data=GROUPED_DATA)
+    model = jalax.GroupedModel(pair, latent=jnp.zeros(2), data=GROUPED_DATA)
     start = jalax.Given(GROUPED_PARTICLES, log_evidence=log_evidence)
     return fit(model, start=start, algorithm=jalax.JALAEM(step_size=0.05, resample_below=0.0))
 

@@ -8,24 +8,16 @@ import numpy as np
 import optax
 import pytest
 from jax.flatten_util import ravel_pytree
-from test_automatic import MIXED
-from test_latent_models import answers, quadrature
-from test_proposition1 import (
-    THETA_PATH,
-    Y,
-    assert_exact,
-    follow_path,
-    group_log_joint,
-    t_statistics,
-)
 
 import jalax
+from fixed_path import THETA_PATH, Y, assert_exact, follow_path, t_statistics
 from jalax import models
 from jalax._algorithms import minibatches
 from jalax._model import evaluation, information
 from jalax._model.types import Cloud
 from jalax._particles import weight_math
 from jalax._runtime.options import canonical
+from shared_models import MIXED, answers, pair_normalised, quadrature
 
 # --- group_batch: only memory changes -----------------------------------------------------------
 
@@ -111,7 +103,7 @@ def test_the_gradient_of_a_minibatch_stands_for_all_groups(x64):
 def run_minibatch(num_particles=30, replicates=2500, refresh=True):
     """Groups of a fixed theta-path, two of six a step: t-statistics as in Proposition 1."""
     y = np.concatenate([Y, Y + 0.3])
-    model = jalax.GroupedModel(group_log_joint, jnp.zeros(()), jnp.asarray(y))
+    model = jalax.GroupedModel(pair_normalised, jnp.zeros(()), jnp.asarray(y))
     algorithm = canonical(
         jalax.JALAEM(step_size=0.25, optimizer=follow_path(), resample_below=0.95, minibatch=2)
     )

@@ -53,7 +53,7 @@ def test_a_fit_that_went_back_recovers_and_has_no_path_evidence(recovered):
     assert float(recovered.state.memory.step_size) == 100.0 / 2**halvings
     assert np.isfinite(recovered.history["theta"]).all()
     assert recovered.history["step"].tolist() == list(range(1, 61))  # no step twice, none missing
-    no_path_evidence(recovered, "halved its step size")
+    no_path_evidence(recovered, "went back to an earlier state")
 
 
 def test_going_back_is_remembered_by_a_checkpoint(tmp_path):
@@ -62,7 +62,7 @@ def test_going_back_is_remembered_by_a_checkpoint(tmp_path):
     rolled_back(num_steps=30, callbacks=[saved])
     resumed = rolled_back(num_steps=60, callbacks=[saved])
     assert int(resumed.state.memory.retries) >= 1
-    no_path_evidence(resumed, "halved its step size")
+    no_path_evidence(resumed, "went back to an earlier state")
 
 
 def test_going_back_is_remembered_by_a_state(recovered):
@@ -73,7 +73,7 @@ def test_going_back_is_remembered_by_a_state(recovered):
         state=recovered.state,
         num_steps=10,
     )
-    no_path_evidence(more, "halved its step size")
+    no_path_evidence(more, "went back to an earlier state")
 
 
 # --- hard constraints ----------------------------------------------------------------------------

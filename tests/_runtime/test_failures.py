@@ -16,6 +16,7 @@ import pytest
 import jalax
 from jalax._evidence import uncertainty
 from jalax._runtime.failures import naming_knobs
+from shared_models import pair
 
 KEY = jax.random.key(0)
 MODEL = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))
@@ -137,19 +138,15 @@ def test_a_terminated_script_can_save_its_result(tmp_path):
 # --- memory --------------------------------------------------------------------------------------
 
 
-def sum_of_squares(theta, x, data):
-    return -0.5 * jnp.sum((x - theta) ** 2) - 0.5 * jnp.sum((data - x) ** 2)
-
-
 @pytest.mark.parametrize("grouped", [False, True])
 def test_out_of_memory_names_the_knobs(grouped):
     """Four terabytes, which the device refuses for real."""
     if grouped:
         data = jnp.zeros((1000, 1000))
-        model = jalax.GroupedModel(sum_of_squares, jnp.zeros(1000), data)
+        model = jalax.GroupedModel(pair, jnp.zeros(1000), data)
         words = "group_batch="
     else:
-        model = jalax.Model(sum_of_squares, jnp.zeros(1_000_000), jnp.zeros(1_000_000))
+        model = jalax.Model(pair, jnp.zeros(1_000_000), jnp.zeros(1_000_000))
         words = "particle_batch="
     shape = model.latent.shape
     prior = jalax.FromSampler(lambda key, theta, data: jax.random.normal(key, shape))

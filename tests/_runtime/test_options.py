@@ -11,16 +11,13 @@ import pytest
 import jalax
 from jalax._runtime.function_keys import Static
 from jalax._runtime.options import as_optimizer, canonical, descend, strong_float
+from shared_models import pair
 
 Y = np.array([0.5, 1.5, 4.0])
 PARTICLES = np.random.default_rng(0).normal(1.0, 0.7, size=(10, 3))
 
 
-def log_joint(theta, x, data):
-    return -0.5 * jnp.sum((x - theta) ** 2) - 0.5 * jnp.sum((data - x) ** 2)
-
-
-MODEL = jalax.Model(log_joint, latent=jnp.zeros(3), data=Y)
+MODEL = jalax.Model(pair, latent=jnp.zeros(3), data=Y)
 
 
 def fit(algorithm, num_steps, **options):

@@ -8,11 +8,12 @@ import numpy as np
 import optax
 import pytest
 from scipy.optimize import minimize
-from scipy.special import expit, logsumexp
+from scipy.special import expit
 from scipy.stats import multivariate_normal, norm
 
 import jalax
 from jalax import models
+from shared_models import answers, quadrature
 
 
 def factors(num_rows, num_variables=20, num_factors=3, seed=0):
@@ -21,13 +22,6 @@ def factors(num_rows, num_variables=20, num_factors=3, seed=0):
     mean, sd = rng.normal(size=num_variables), np.exp(0.3 * rng.normal(size=num_variables))
     x = rng.normal(size=(num_rows, num_factors))
     return mean + x @ loadings.T + sd * rng.normal(size=(num_rows, num_variables))
-
-
-def answers(num_persons, num_items, seed=0):
-    rng = np.random.default_rng(seed)
-    slope, intercept = np.exp(0.3 * rng.normal(size=num_items)), rng.normal(size=num_items)
-    x = rng.normal(size=num_persons)
-    return (rng.random((num_persons, num_items)) < expit(np.outer(x, slope) + intercept)) * 1.0
 
 
 def test_factor_analysis_against_scipy(x64):
@@ -58,17 +52,6 @@ def test_the_start_of_factor_analysis_is_near_the_covariance():
     loadings = np.asarray(model.loadings(model.theta))
     start = loadings @ loadings.T + np.diag(np.exp(2 * np.asarray(model.theta["log_sd"])))
     assert np.abs(start - np.cov(y.T)).max() < 0.3 * np.diagonal(np.cov(y.T)).max()
-
-
-def quadrature(theta, y, num_nodes=61):
-    """log p_theta(y) of the 2PL, by Gauss-Hermite."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
-    slope, intercept = np.asarray(theta["slope"], float), np.asarray(theta["intercept"], float)
-    logits = np.outer(nodes, slope) + intercept
-    given = ~np.isnan(y)
-    right = np.where(given, y, 0.0)
-    log_likelihood = right @ logits.T - given @ np.logaddexp(0.0, logits).T
-    return logsumexp(log_likelihood + np.log(weights / weights.sum()), axis=1).sum()
 
 
 @pytest.mark.slow_cases("float64")

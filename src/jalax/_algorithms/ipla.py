@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jalax._algorithms.peers import bury, equal_cloud, peer_info
+from jalax._algorithms.peers import equal_cloud, peer_info, zero_dead_weights
 from jalax._model.algorithm import Algorithm
 from jalax._model.evaluation import Point, evaluate, weigh
 from jalax._model.model import Model
@@ -62,7 +62,7 @@ class IPLA(Algorithm):
         proposal = langevin.move(key_move, state.particles, old.grad_x, gamma).particles
 
         visit = evaluate(model, theta, proposal)
-        log_weights = bury(state.log_weights, visit)
+        log_weights = zero_dead_weights(state.log_weights, visit)
         particles, point = weigh(model, theta, visit, log_weights)
         state = State(
             state.step + 1, theta, particles, log_weights, state.log_evidence_base, Memory(point)

@@ -283,8 +283,8 @@ class JALAEM(JALAEMOptions):
         ess = weight_math.effective_sample_size(weights)
 
         # Line 8. The point is where the next step takes its gradients from.
-        point, nobody = pull(visit, weights), jnp.zeros((), jnp.int32)
-        after = After(visit.particles, point, log_weights, state.log_evidence_base, nobody)
+        point, none_outside = pull(visit, weights), jnp.zeros((), jnp.int32)
+        after = After(visit.particles, point, log_weights, state.log_evidence_base, none_outside)
         dead, resampled = count_dead(alive), jnp.any(is_low(weights, self.resample_below))
         mend = partial(self._mended, key_resample, model, theta, alive)
         after = trees.run_if((dead > 0) | resampled, mend, after)

@@ -32,12 +32,12 @@ def equal_cloud(
     """The start's particles, resampled if it gave them weights, and the first visit."""
     particles = equalise(key, cloud.particles, cloud.log_weights)
     visit = evaluate(model, theta, particles)
-    log_weights = bury(jnp.zeros_like(visit.log_joint), visit)
+    log_weights = zero_dead_weights(jnp.zeros_like(visit.log_joint), visit)
     particles, point = weigh(model, theta, visit, log_weights)
     return particles, log_weights, point
 
 
-def bury(log_weights: Float[Array, "G N"], visit: Evaluation) -> Float[Array, "G N"]:
+def zero_dead_weights(log_weights: Float[Array, "G N"], visit: Evaluation) -> Float[Array, "G N"]:
     """Weight zero for the dead; the others share the mean gradient equally."""
     return jnp.where(visit.alive, log_weights, -jnp.inf)
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jalax._algorithms.peers import bury, check_gradient_step, equal_cloud, peer_info
+from jalax._algorithms.peers import check_gradient_step, equal_cloud, peer_info, zero_dead_weights
 from jalax._model.algorithm import Algorithm
 from jalax._model.evaluation import evaluate, weigh
 from jalax._model.model import Model
@@ -76,7 +76,7 @@ class SOUL(Algorithm):
 
         # The mean gradient over the chain is at theta_k, like the chain itself.
         visit = evaluate(model, state.theta, states)
-        log_weights = bury(jnp.zeros_like(state.log_weights), visit)
+        log_weights = zero_dead_weights(jnp.zeros_like(state.log_weights), visit)
         particles, point = weigh(model, state.theta, visit, log_weights)
         gradient_of_u = jax.tree.map(jnp.negative, point.grad_theta)
         theta, optimizer = descend(

@@ -181,7 +181,7 @@ class Limiter:
         d = d - jnp.sum(weights * d, axis=1, keepdims=True)
         variance = jnp.max(jnp.sum(weights * d**2, axis=1))
         first = jnp.sqrt((1 / self.cess - 1) / jnp.maximum(variance, 1e-30))
-        first = jnp.where(first > 0, jnp.minimum(first, 1.0), 1.0)  # NaN: let the loop find it
+        first = jnp.where(first > 0, jnp.minimum(first, 1.0), 1.0)  # if NaN, the loop finds it
 
         def halve(carry):
             k, s, _ = carry
@@ -191,6 +191,7 @@ class Limiter:
             gain = evaluation.log_joint(model, t, x) - point.log_joint
             return k + 1, s, jnp.min(weight_math.conditional_ess(weights, gain))
 
+        # Twice as much, because it is halved before it is looked at.
         begin = (jnp.zeros((), jnp.int32), 2 * first.astype(dtype), -jnp.ones((), dtype))
         # A little less will do, or rounding at exactly the first-order answer would halve it.
         enough = self.cess - 0.05
@@ -237,8 +238,9 @@ class Averaging:
 
     def init(self, theta: Tree) -> Phase:
         flat, _ = ravel_pytree(theta)
-        zero, one = jnp.zeros((), flat.dtype), jnp.zeros((), jnp.int32)
-        return Phase(one, jnp.zeros_like(flat), one, one, one, flat, zero + jnp.inf, one)
+        count = jnp.zeros((), jnp.int32)
+        error = jnp.full((), jnp.inf, flat.dtype)
+        return Phase(count, jnp.zeros_like(flat), count, count, count, flat, error, count)
 
     def gain(self, phase: Phase) -> Float[Array, ""]:
         """1 while moving, then (1 + j)^(-0.6): slow enough for an average (Polyak, Ruppert).

@@ -50,8 +50,8 @@ class Run:
     record: int = 1  # every how many steps a row of the history is kept
     diverged: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
     retries: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), int))
-    # Before they failed, particles ran into log p = -inf.
-    walled: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
+    # Before they failed, particles had moved to where log p is -inf.
+    left_support: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
     identity: dict[str, Any] | None = None  # of its checkpoints
     records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     lost: bool = False  # another process of the fit is gone, and with it part of the state
@@ -232,11 +232,9 @@ def progress_line(run: Run) -> str:
     if run.algorithm.records_evidence and known is not None:
         relative = np.any(to_host(known.relative))
         name = "log Z/Z0" if relative else "logz"
-        value, error = (
-            float(np.nanmedian(run.latest(record)))
-            for record in ("log_evidence", "log_evidence_error")
-        )
-        parts.append(f"{name} {value:.2f} +/- {error:.2f}")
+        parts.append(f"{name} {float(np.nanmedian(run.latest('log_evidence'))):.2f}")
+        if "log_evidence_error" in run.records[-1]:  # an algorithm may not know it
+            parts[-1] += f" +/- {float(np.nanmedian(run.latest('log_evidence_error'))):.2f}"
     parts.append(f"ess {float(np.nanmedian(run.latest('ess'))):.0f}")
     line = ", ".join(parts)
     if not run.algorithm.phases:

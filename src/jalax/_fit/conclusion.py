@@ -259,7 +259,7 @@ def _path_evidence(
     if collapsed:
         return None, True, f"{collapsed}."
     if known.retries > 0:
-        reason = "the fit went back and halved its step size, which breaks the path's evidence."
+        reason = "the fit went back to an earlier state, which breaks the path's evidence."
         return None, True, reason
     if known.outside > 0:
         return None, True, _outside_the_support(int(known.outside))

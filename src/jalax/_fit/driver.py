@@ -91,7 +91,7 @@ def _advance(
         # the last good step. This costs nothing to the runs that never fail.
         known = run.algorithm.path_evidence(chunk.state)
         if known is not None:
-            run.walled = run.walled | (~healthy & (to_host(known.outside) > 0))
+            run.left_support = run.left_support | (~healthy & (to_host(known.outside) > 0))
         done = np.where(healthy, done, done - 1).astype(np.int32)
         chunk = advance(run.state, done)
     _append(run, chunk, done)
@@ -168,7 +168,7 @@ def advice(run: Run) -> str:
         f"after step {run.step} every particle of a group, or theta, became non-finite; the state "
         f"of step {run.step} is kept. "
     )
-    if np.any(run.walled):
+    if np.any(run.left_support):
         what += (
             "Particles ran into a region where log_joint is -inf, a hard constraint: put the "
             "latent on an unconstrained scale, for example by jalax.Constrained. "

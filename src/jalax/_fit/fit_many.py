@@ -172,7 +172,7 @@ def fit_many(
         many=True,
         diverged=np.zeros(count, bool),
         retries=np.zeros(count, int),
-        walled=np.zeros(count, bool),
+        left_support=np.zeros(count, bool),
         layout=layout,
     )
     advance = _advance(key_run, inputs, leaf_axes, chunk_size, layout)
@@ -316,6 +316,6 @@ def _lane(run: Run, one: Inputs, states: Any, i: int, key: jax.Array) -> Run:
         theta_0=one.model.unconstrained(one.theta),
         records=records,
         retries=run.retries[i],
-        walled=run.walled[i],
+        left_support=run.left_support[i],
         began=run.began,
     )

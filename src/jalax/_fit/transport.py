@@ -38,7 +38,7 @@ class Transport(NamedTuple):
     ess: Float[Array, " K1"]  #: before resampling
     resampled: Bool[Array, " K1"]
     dead: Int[Array, " K1"]  #: particles that became non-finite on the way to this density
-    eve: Int[Array, " N"]  #: the start particle that each one descends from
+    first_ancestor: Int[Array, " N"]  #: the start particle that each one descends from
     multinomial: Bool[Array, ""]  #: the resampling was multinomial
 
     @property
@@ -58,8 +58,8 @@ class Transport(NamedTuple):
                 "resample=jalax.resampling.multinomial, or run replicates with several keys."
             )
         weights, num = self.weights, self.weights.shape[0]
-        lines = jnp.zeros_like(weights).at[self.eve].add(weights)
-        apart = 1 - jnp.sum(lines**2)  # weight of pairs that share no ancestor
+        descent = jnp.zeros_like(weights).at[self.first_ancestor].add(weights)
+        apart = 1 - jnp.sum(descent**2)  # weight of pairs that share no ancestor
         generations = jnp.sum(self.resampled) + 1
         variance = 1 - (num / (num - 1.0)) ** generations * apart
         return float(jnp.sqrt(jnp.maximum(variance, 0.0)))
@@ -187,7 +187,7 @@ def _transport(
     preconditioner = langevin.as_preconditioner(model.latent, 1, preconditioner)
 
     def step(cloud: Weighted, inputs):
-        log_joint, grad_x, eve = cloud.cached
+        log_joint, grad_x, ancestor = cloud.cached
         old = Point(log_joint, grad_x, ())
         k, t_next = inputs
         key_move, key_resample = jax.random.split(jax.random.fold_in(key, k))
@@ -202,7 +202,7 @@ def _transport(
         log_weights = jnp.where(visit.alive, cloud.log_weights + increment, -jnp.inf)
         particles, point = weigh(there, (), visit, log_weights)
 
-        cached = point.log_joint, point.grad_x, eve
+        cached = point.log_joint, point.grad_x, ancestor
         weighted = Weighted(particles, cached, log_weights, cloud.log_evidence_base)
         record = _record(weighted, visit.alive)
         cloud, resampled = resample_low(key_resample, scheme, resample_below, weighted)
@@ -210,8 +210,8 @@ def _transport(
 
     first = evaluate(model, (), particles)
     log_weights = log_weights.astype(first.log_joint.dtype)
-    eve = jnp.arange(log_weights.shape[1])[None]
-    cached = first.log_joint, first.grad_x, eve
+    ancestor = jnp.arange(log_weights.shape[1])[None]
+    cached = first.log_joint, first.grad_x, ancestor
     start = Weighted(particles, cached, log_weights, -weight_math.log_mean_exp(log_weights))
     rest = jax.tree.map(lambda leaf: leaf[1:], schedule)
     steps = jnp.arange(jax.tree.leaves(rest)[0].shape[0])
@@ -228,7 +228,7 @@ def _transport(
         ess=ess,
         resampled=resampled,
         dead=dead,
-        eve=cloud.cached[2][0],
+        first_ancestor=cloud.cached[2][0],
         multinomial=jnp.asarray(scheme == Static.of(multinomial)),
     )
 

@@ -94,7 +94,7 @@ class Algorithm(Workload):
 
     @property
     def stops_by_itself(self) -> bool:
-        """`is_done` comes true some day: a fit need not be told how many steps to take."""
+        """`is_done` becomes true at some step: a fit need not be told how many steps to take."""
         return False
 
     def default_particles(self, num_groups: int) -> int:

@@ -56,7 +56,7 @@ def residual(key: Key[Array, ""], weights: Float[Array, " N"], num_samples: int)
     place = jnp.arange(num_samples)
     copied = jnp.searchsorted(ends, place.astype(ends.dtype), side="right")
     total = jnp.sum(rest)
-    # Not in order: only the last of these draws are used, and they stand for all.
+    # Not in order: only the last of these draws are used.
     drawn = _at(rest / jnp.where(total > 0, total, 1.0), jax.random.uniform(key, (num_samples,)))
     return jnp.where(place < ends[-1], copied, drawn)
 
