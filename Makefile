@@ -19,16 +19,19 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PINS := pyproject.toml constraints.txt
 
-# The tests are mostly compilation: XLA's last level of optimisation costs a third more of it, and
-# its newer emitters of loops another third. `make test-all` has these, and so has a test in
-# tests/_runtime/test_compiler.py; jalax's own programs for small models do without them too.
-QUICKLY := --xla_backend_optimization_level=2 --xla_cpu_use_fusion_emitters=false
-TESTING := XLA_FLAGS="$(QUICKLY)"
-TESTING_ALL := XLA_FLAGS=--xla_backend_optimization_level=2
+# The tests are mostly compilation. What one of them has compiled, all the others find in a folder;
+# and `make test` compiles at level 0, jalax's own programs too (tests/conftest.py): a fifth of the
+# time. The slow tests, `make test-all` and a test in tests/_runtime/test_compiler.py have the levels
+# that users have.
+SHARED := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.pytest_cache/programs \
+	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+LEVEL_0 := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
+TESTING := $(SHARED) JALAX_COMPILE_LEVEL=0 XLA_FLAGS="$(LEVEL_0)"
+TESTING_ALL := $(SHARED) XLA_FLAGS=--xla_backend_optimization_level=2
 # Eight devices on one CPU, for the tests of many devices (which the first run leaves out).
 EIGHT := --xla_force_host_platform_device_count=8
-TESTING_8 := XLA_FLAGS="$(EIGHT) $(QUICKLY) --xla_backend_optimization_level=0"
-TESTING_8_ALL := XLA_FLAGS="$(EIGHT) --xla_backend_optimization_level=0"
+TESTING_8 := $(SHARED) JALAX_COMPILE_LEVEL=0 XLA_FLAGS="$(EIGHT) $(LEVEL_0)"
+TESTING_8_ALL := $(SHARED) XLA_FLAGS="$(EIGHT) --xla_backend_optimization_level=0"
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1

@@ -46,7 +46,8 @@ def run_tests(folder: Path, *tests: str) -> str | None:
     environment = {
         **os.environ,
         "PYTHONPATH": str(folder),
-        "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        "JALAX_COMPILE_LEVEL": "0",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
     }
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow and not browser"]
     command += ["-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *tests]

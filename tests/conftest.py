@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
 import jax
 import pytest
 
+from jalax._runtime import compilation
 from tiers import (  # noqa: F401
     pytest_addoption,
     pytest_collection_modifyitems,
     pytest_pycollect_makeitem,
 )
+
+
+def pytest_configure(config):
+    """`make test` compiles jalax's own programs like everything else: they run once."""
+    if os.environ.get("JALAX_COMPILE_LEVEL") == "0":
+        for name in vars(compilation):
+            if name.startswith("LEVEL_"):
+                getattr(compilation, name).update(compilation.LEVEL_0_OLD_EMITTERS)
 
 
 @pytest.fixture

@@ -26,10 +26,11 @@ def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
 
     >>> import jax, jalax, tempfile
     >>> from pathlib import Path
+    >>> before = jax.config.jax_compilation_cache_dir
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     jalax.runtime.compilation_cache(folder) == Path(folder)
     True
-    >>> jax.config.update("jax_compilation_cache_dir", None)  # off again
+    >>> jax.config.update("jax_compilation_cache_dir", before)  # as it was
     """
     if folder is not None and not isinstance(folder, (str, os.PathLike)):
         raise TypeError(f"folder must be a path or None, got {type(folder).__name__}.")
