@@ -23,8 +23,7 @@ PINS := pyproject.toml constraints.txt
 # and `make test` compiles at level 0, jalax's own programs too (tests/conftest.py): a fifth of the
 # time. The slow tests, `make test-all` and a test in tests/_runtime/test_compiler.py have the levels
 # that users have.
-SHARED := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.pytest_cache/programs \
-	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+SHARED := JALAX_PROGRAMS=$(CURDIR)/.pytest_cache/programs
 LEVEL_0 := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 TESTING := $(SHARED) JALAX_COMPILE_LEVEL=0 XLA_FLAGS="$(LEVEL_0)"
 TESTING_ALL := $(SHARED) XLA_FLAGS=--xla_backend_optimization_level=2

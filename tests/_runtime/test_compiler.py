@@ -59,7 +59,8 @@ EVERYTHING = """
 import gc, glob, os, sys
 import jax, jax.numpy as jnp
 import jalax
-from jalax import compilation, models
+from jalax import models
+from jalax._runtime import compilation
 
 key = jax.random.key(0)
 data = jalax.datasets.cbpp()
