@@ -279,7 +279,7 @@ def step_traffic(model: jalax.Model, algorithm, where, num: int) -> list[Collect
     model = checks.prepare_model(model)
     theta = checks.prepare_theta(None, model)
     model = sharding.lay_out(model, layouts.as_layout(where))
-    algorithm = fit.filled(canonical(algorithm), theta)
+    algorithm = canonical(algorithm).filled(theta).canonical()
     shape = (model.num_groups, num)
     x = jax.tree.map(lambda leaf: jnp.ones((*shape, *leaf.shape)), model.latent)
     state = fit._init(KEY, algorithm, model, theta, Cloud(x, jnp.zeros(shape), None))
