@@ -178,7 +178,10 @@ def fit_many(
     advance = _advance(key_run, inputs, leaf_axes, chunk_size, layout)
     with termination_as_interrupt(), naming_knobs(model.grouped):
         status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
-        return _results(run, inputs, leaf_axes, real, status, message)
+        ends = _ends(run, inputs, leaf_axes, real, status, message)
+        done = _finish_together(ends, layout)
+        # Here, because its warnings point at the caller of this function.
+        return FitResults(tuple(result_of(*end, done.get(i)) for i, end in enumerate(ends)))
 
 
 def _filled(algorithm: Algorithm, theta: Tree, axis: Any) -> Algorithm:
@@ -239,18 +242,17 @@ def _advance(
     )
 
 
-def _results(
+def _ends(
     run: Run, inputs: Inputs, axes: list[int | None], count: int, status: Status, message: str
-) -> FitResults:
-    """Each fit's result, with the scoring steps at its end."""
+) -> list[tuple[Run, Status, str]]:
+    """Each fit as a run of its own, and how it ended."""
     host, states = to_host((inputs, run.state))
-    ends = []
+    ends: list[tuple[Run, Status, str]] = []
     for i in range(count):
         lane = _lane(run, pick(host, axes, i), states, i, run.key[i])
         diverged = Status.DIVERGED, advice(lane)
         ends.append((lane, *(diverged if run.diverged[i] else (status, message))))
-    done = _finish_together(ends, run.layout)
-    return FitResults(tuple(result_of(*end, done.get(i)) for i, end in enumerate(ends)))
+    return ends
 
 
 def _check(one: Inputs, i: int) -> None:
