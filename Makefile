@@ -101,20 +101,20 @@ $(BIN)/python:
 
 $(VENV)/.installed: $(PINS) | $(BIN)/python
 	@echo "installing jalax into $(VENV) (a minute the first time)"
-	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.installed-test: $(PINS) | $(BIN)/python
 	@echo "installing jalax[test] into $(VENV) (a few minutes the first time)"
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[test]"
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e ".[test]"
 	@touch $@
 
 $(VENV)/.installed-docs: $(PINS) | $(BIN)/python
 	@echo "installing jalax[docs] into $(VENV) (a few minutes the first time)"
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e ".[docs]"
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
 $(VENV)/.installed-dev: $(PINS) | $(BIN)/python
 	@echo "installing jalax[dev] into $(VENV) (a few minutes the first time)"
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e ".[dev]"
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-test

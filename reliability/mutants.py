@@ -27,6 +27,8 @@ sys.path[:0] = [str(HERE), str(ROOT / "benchmarks")]
 
 from _mutants import MUTANTS, Mutant  # noqa: E402
 
+# A mistake changes few programs: the others are compiled once for all of them.
+PROGRAMS = ROOT / ".pytest_cache" / "programs"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -43,11 +45,13 @@ def planted(mutant: Mutant, source: str) -> str:
 
 def run_tests(folder: Path, *tests: str) -> str | None:
     """The first test that fails against the copy of src in the folder; None: all pass."""
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
-        **os.environ,
-        "PYTHONPATH": str(folder),
-        "JALAX_COMPILE_LEVEL": "0",
         "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        "JALAX_COMPILE_LEVEL": "0",
+        "JALAX_PROGRAMS": str(PROGRAMS),
     }
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow and not browser"]
     command += ["-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *tests]
@@ -92,8 +96,10 @@ def main() -> None:
     chosen = [m for m in MUTANTS if not options.names or any(n in m.name for n in options.names)]
     for mutant in chosen:  # before anything runs
         planted(mutant, (ROOT / "src" / "jalax" / mutant.file).read_text())
+    began = time.monotonic()
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = list(pool.map(catch, chosen))
+    minutes = (time.monotonic() - began) / 60
     # A test that fails without the mistake has caught nothing.
     seen = sorted({f"tests/{row['caught by']}" for row in rows if row["caught by"] != "NOBODY"})
     with tempfile.TemporaryDirectory() as place:
@@ -101,7 +107,10 @@ def main() -> None:
         if (broken := run_tests(Path(place), *seen)) is not None:
             sys.exit(f"{broken} fails with nothing planted: mend that first.")
     missed = [row["mistake"] for row in rows if row["caught by"] == "NOBODY"]
-    text = f"{len(rows)} mistakes planted one at a time, {len(rows) - len(missed)} caught."
+    text = (
+        f"{len(rows)} mistakes planted one at a time, {len(rows) - len(missed)} caught, in one run "
+        f"of {minutes:.0f} minutes with {options.jobs} at a time."
+    )
     if not options.names:
         from _common import machine, write
 

@@ -60,14 +60,17 @@ def flat(particles):
     return np.concatenate([particles["a"], particles["b"][..., None]], axis=-1)
 
 
+normal_like = jax.jit(trees.normal_like)  # one program, where plain calls compile forty
+
+
 def noise_of(key, num_groups, num):
     like = {"a": jax.numpy.zeros((num_groups, num, 2)), "b": jax.numpy.zeros((num_groups, num))}
-    return flat(jax.tree.map(np.asarray, trees.normal_like(key, like)))
+    return flat(jax.tree.map(np.asarray, normal_like(key, like)))
 
 
 def theta_noise(key):
     like = {"m": jax.numpy.zeros(()), "s": jax.numpy.zeros(())}
-    xi = trees.normal_like(key, like)
+    xi = normal_like(key, like)
     return np.array([xi["m"], xi["s"]])
 
 

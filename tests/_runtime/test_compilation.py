@@ -37,13 +37,16 @@ def log_joint(theta, x, y):
     shift = float(open(sys.argv[1] + "/shift").read())
     return -0.5 * jnp.sum((x - theta - shift) ** 2 + (y - x) ** 2)
 model = jalax.Model(log_joint, jnp.zeros(3), jnp.array([0.5, 1.5, 4.0]))
-result = jalax.fit(model, 0.0, key=jax.random.key(1), progress=jalax.callbacks.Callback())
-print(json.dumps([float(result.theta), result.log_evidence, seen["cache_misses"]]))
+result = jalax.fit(
+    model, 0.0, key=jax.random.key(1), algorithm=jalax.PGD(step_size=0.05), num_particles=200,
+    num_steps=300, progress=jalax.callbacks.Callback(),
+)
+print(json.dumps([float(result.theta), seen["cache_misses"]]))
 """
 
 
 def fit_in_a_process(folder, shift):
-    """theta, the evidence, and how many programs were not in the folder."""
+    """theta, and how many programs were not in the folder."""
     (folder / "shift").write_text(str(shift))
     command = [sys.executable, "-c", FIT, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
@@ -52,11 +55,11 @@ def fit_in_a_process(folder, shift):
 
 def test_the_next_process_compiles_nothing_unless_the_function_changed(tmp_path):
     first = fit_in_a_process(tmp_path, 0.0)
-    np.testing.assert_allclose(first[0], 2.0, atol=0.05)
-    assert first[2] > 5
-    assert fit_in_a_process(tmp_path, 0.0) == [*first[:2], 0]
-    theta, _, misses = fit_in_a_process(tmp_path, 5.0)
-    np.testing.assert_allclose(theta, -3.0, atol=0.05)
+    np.testing.assert_allclose(first[0], 2.0, atol=0.2)
+    assert first[1] > 1
+    assert fit_in_a_process(tmp_path, 0.0) == [first[0], 0]
+    theta, misses = fit_in_a_process(tmp_path, 5.0)
+    np.testing.assert_allclose(theta, -3.0, atol=0.2)
     assert misses > 0
 
 
@@ -86,14 +89,16 @@ def test_small_models_of_short_runs_are_compiled_plainly():
     assert program.version((KEY, jalax.PGD(step_size=0.1), logistic(200))) is program.large
 
 
-def test_an_xla_without_these_options(monkeypatch):
-    program = Program(lambda *args: None, small=LEVEL_0_OLD_EMITTERS, large={})
+def test_an_xla_without_one_of_these_options(monkeypatch):
     monkeypatch.setitem(LEVEL_0_OLD_EMITTERS, "xla_no_such_option", True)
-    compilation._knows_options.cache_clear()
+    compilation._unknown_options.cache_clear()
     try:
-        assert program.version((KEY, logistic(200))) is program.large
+        known = compilation.known_options(LEVEL_0_OLD_EMITTERS)
+        assert "xla_no_such_option" not in known
+        assert known["xla_backend_optimization_level"] == 0
+        assert compilation.Jit(lambda x: x + 1, LEVEL_0_OLD_EMITTERS)(1) == 2
     finally:
-        compilation._knows_options.cache_clear()
+        compilation._unknown_options.cache_clear()
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="elsewhere there is one version")

@@ -2,7 +2,7 @@
 
 XLA's library of CPU kernels ("ynn"), which adds up since jaxlib 0.10.2, returns wrong sums for some
 programs: jax issue 39103, and the score below, which jaxlib 0.11.2 still gets wrong. See
-`compilation.safe_options`.
+`compilation.known_options`.
 """
 
 from __future__ import annotations

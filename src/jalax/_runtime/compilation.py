@@ -45,13 +45,26 @@ WITHOUT_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
 @functools.cache
-def safe_options() -> dict[str, Any]:
-    """The options above, unless this XLA has no such library."""
+def _unknown_options() -> frozenset[str]:
+    """Those of the options above that this version of XLA does not have."""
+    options = {**LEVEL_2_ONE_PASS_SUMS, **LEVEL_0_OLD_EMITTERS, **WITHOUT_LIBRARY}
+    if _compiles_with(options):
+        return frozenset()
+    return frozenset(name for name in options if not _compiles_with({name: options[name]}))
+
+
+def _compiles_with(options: dict[str, Any]) -> bool:
     try:
-        jax.jit(lambda: 0, compiler_options=WITHOUT_LIBRARY)()
+        jax.jit(lambda: 0, compiler_options=options)()
     except RuntimeError:
-        return {}
-    return WITHOUT_LIBRARY
+        return False
+    return True
+
+
+def known_options(options: dict[str, Any]) -> dict[str, Any]:
+    """These and `WITHOUT_LIBRARY`, less what this version of XLA does not have."""
+    every = {**WITHOUT_LIBRARY, **options}
+    return {name: value for name, value in every.items() if name not in _unknown_options()}
 
 
 class Workload:
@@ -62,7 +75,7 @@ class Workload:
 
 
 class Jit:
-    """`jax.jit` with these compiler options, and `safe_options` ones.
+    """`jax.jit` with these compiler options, as far as they are known, and without the library.
 
     Every program of jalax is compiled by it. Inside of another program it is a part of that: JAX
     takes options for the outermost only.
@@ -81,7 +94,7 @@ class Jit:
 
     @functools.cached_property
     def program(self) -> Any:
-        options = {**safe_options(), **self.options}
+        options = known_options(self.options)
         return jax.jit(self.function, compiler_options=options, static_argnames=self.static)
 
     def __call__(self, *args, **kwargs):
@@ -159,34 +172,23 @@ def compile_ahead(*lowered: Any) -> threading.Thread:
     return thread
 
 
+def _on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
+
+
 def _is_short(args: Sequence[Any]) -> bool:
     """On a CPU, and no argument makes it a long program."""
-    return _knows_options() and all(a.is_short() for a in args if isinstance(a, Workload))
+    return _on_cpu() and all(a.is_short() for a in args if isinstance(a, Workload))
 
 
 def _sums_are_short(args: Sequence[Any]) -> bool:
     """On a CPU, in float64 throughout, over a state of few particles."""
     states = [a for a in args if hasattr(a, "log_weights")]
-    if not states or not _knows_options():
+    if not states or not _on_cpu():
         return False
     floats = [jnp.result_type(leaf) for leaf in jax.tree.leaves(args)]
     floats = [dtype for dtype in floats if jnp.issubdtype(dtype, jnp.floating)]
     return set(floats) == {jnp.dtype(jnp.float64)} and states[0].log_weights.shape[1] <= FEW
-
-
-@functools.cache
-def _knows_options() -> bool:
-    """The options above are XLA's, for the CPU; another version of it may not know them."""
-    if jax.default_backend() != "cpu":
-        return False
-    try:
-        jax.jit(
-            lambda: 0,
-            compiler_options={**safe_options(), **LEVEL_2_ONE_PASS_SUMS, **LEVEL_0_OLD_EMITTERS},
-        )()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _split(key, num: int = 2) -> tuple[jax.Array, ...]:
