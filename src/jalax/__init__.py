@@ -5,6 +5,7 @@ from jalax import datasets as datasets
 from jalax import extend as extend
 from jalax import models as models
 from jalax import options as options
+from jalax import problems as problems
 from jalax import references as references
 from jalax import resampling as resampling
 from jalax import results as results
