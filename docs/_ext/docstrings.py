@@ -9,7 +9,16 @@ import jalax
 
 # Where a name in backticks may be at home. The reference has an object under the first address that
 # it has here.
-SPACES = ("models", "datasets", "starts", "callbacks", "resampling", "weights", "options")
+SPACES = (
+    "models",
+    "datasets",
+    "problems",
+    "starts",
+    "callbacks",
+    "resampling",
+    "weights",
+    "options",
+)
 SPACES += ("references", "results", "runtime", "extend")
 PLACES = (("jalax", jalax), *((f"jalax.{name}", getattr(jalax, name)) for name in SPACES))
 

@@ -54,7 +54,16 @@ def test_a_misspelt_name_is_seen():
 
 
 # In this order: an object is documented under the first address that it has.
-SPACES = ("models", "datasets", "starts", "callbacks", "resampling", "weights", "options")
+SPACES = (
+    "models",
+    "datasets",
+    "problems",
+    "starts",
+    "callbacks",
+    "resampling",
+    "weights",
+    "options",
+)
 SPACES += ("references", "results", "runtime", "extend")
 PARTS = ("extend.langevin", "extend.trees", "extend.weight_math")  # modules, with their functions
 

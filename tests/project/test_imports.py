@@ -59,6 +59,7 @@ ROOMS = {
     "_frontends": (*_BELOW, "_evidence", "_export", "_fit", "models"),
     "models": ("_particles", "_model"),
     "datasets": (),
+    "problems": ("_particles", "_model", "models", "datasets"),
     "cli": ("",),
     "launch": ("_runtime", "runtime"),
 }
@@ -195,7 +196,17 @@ CONTRACT = [
     *("fit", "fit_many", "log_evidence", "Evidence", "transport", "compare", "Comparison", "load"),
     *("extend", "FitResult", "Given", "FromSampler", "Laplace", "Importance", "Tempered", "ULA"),
     *("progress_bar", "checkpoint", "stop_when", "time_limit", "systematic", "Optax"),
-    *("State", "Info", "Status", "Constrained", "group_by", "models", "datasets", "__version__"),
+    *(
+        "State",
+        "Info",
+        "Status",
+        "Constrained",
+        "group_by",
+        "models",
+        "datasets",
+        "problems",
+        "__version__",
+    ),
 ]
 NAMESPACES = {
     "starts": ("Given", "FromSampler", "Laplace", "Importance", "Tempered", "ULA"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -54,6 +55,8 @@ def kidney(frailty: str = "lognormal") -> Problem:
     features = [np.ones_like(table["age"]), table["age"], disease, table["sex"]]
     # A constant hazard without covariates: infections by days under observation.
     log_rate = np.log(table["status"].sum() / table["time"].sum())
+    log_joint: Callable
+    published: tuple[Published, ...] = ()
     if frailty == "lognormal":
         log_joint, name = _lognormal, "kidney"
         start = {"beta": np.array([log_rate, 0, 0, 0, 0, 0]), "log_r": 0.0, "log_sd": 0.0}
@@ -64,7 +67,6 @@ def kidney(frailty: str = "lognormal") -> Problem:
         features = [table["sex"], table["age"]]
         start = {"log_variance": 0.0, "log_rate": log_rate, "beta": np.zeros(2)}
         title = "Kidney infections: exponential times with a gamma frailty a patient"
-        published = ()
     columns = {"X": np.column_stack(features), "status": table["status"]}
     columns["log_time"] = np.log(table["time"])
     data = to_jax(group_by(columns, table["id"]).data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
@@ -29,7 +30,7 @@ def pumps() -> Problem:
     latent log r_i. The evidence has a closed form.
     """
     table = _data.table("pumps.csv.gz")
-    data = to_jax({"failures": table["x"].astype(float), "log_time": jnp.log(table["t"])})
+    data = to_jax({"failures": table["x"].astype(float), "log_time": np.log(table["t"])})
     theta = floats({"log_alpha": 0.0, "log_beta": 0.0})
     return Problem(
         name="pumps",
@@ -37,9 +38,7 @@ def pumps() -> Problem:
         model=GroupedModel(_log_joint, jnp.zeros(()), data, theta=theta),
         theta=theta,
         reference=reference("pumps"),
-        published=(
-            Published(None, "MCEM, alpha 0.822 and beta 1.259", "user manual of nimble"),
-        ),
+        published=(Published(None, "MCEM, alpha 0.822 and beta 1.259", "user manual of nimble"),),
         structure="10 groups of 1 latent",
-        data="Gaver and O'Muircheartaigh (1987), as in nimble's and BUGS's examples; published data",
+        data="Gaver and O'Muircheartaigh (1987), examples of BUGS and nimble; published data",
     )
