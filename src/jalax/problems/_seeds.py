@@ -40,6 +40,7 @@ def seeds() -> Problem:
     columns["constant"] = rows["log_constant"]
     groups = group_by(columns, table["plate"])
     theta = floats({"beta": np.zeros(4), "log_sd": 0.0})
+    call = "cbind(n, N - n) ~ x1 * x2 + (1 | plate), transform(data, plate = factor(seq_along(n)))"
     return Problem(
         name="seeds",
         title="Germination of seeds: binomial counts with a random intercept a plate",
@@ -51,8 +52,8 @@ def seeds() -> Problem:
         data="Crowder (1978), as in the examples of BUGS; published data",
         formula=Formula("p(n, N) ~ x1 * x2 + (1|plate)", "binomial", _frame),
         peers={
-            "lme4": "glmer(cbind(n, N - n) ~ x1 * x2 + (1 | factor(seq_along(n))), data, binomial)",
-            "glmmTMB": "glmmTMB(cbind(n, N - n) ~ x1 * x2 + (1 | plate), "
-            "transform(data, plate = factor(seq_along(n))), binomial)",
+            "lme4": f"glmer({call}, binomial)",
+            "lme4, nAGQ = 25": f"glmer({call}, binomial, nAGQ = 25)",
+            "glmmTMB": f"glmmTMB({call}, binomial)",
         },
     )

@@ -57,5 +57,8 @@ def wine() -> Problem:
         ),
         structure="9 groups of 1 latent",
         data="Randall (1989), wine in the R package ordinal (GPL-2 or later)",
-        peers={"ordinal": f"clmm({call} + (1 | judge), data)"},
+        peers={
+            "ordinal": f"clmm({call} + (1 | judge), data)",
+            "ordinal, nAGQ = 10": f"clmm({call} + (1 | judge), data, nAGQ = 10)",
+        },
     )
