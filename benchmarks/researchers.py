@@ -1,0 +1,178 @@
+"""The algorithms of the field on the problems of the book: who arrives, at what cost, how far off.
+
+    python benchmarks/researchers.py [--problems pumps seeds] [--jobs 2]    # researchers.md, .json
+
+Every method runs from the same start with every step size of one grid and three keys. A visit is
+one evaluation of log p and its gradients at one particle. theta is the mean over the last quarter
+of the steps so far, since no method with a constant step size comes to rest. Reported are the
+visits until theta stays within 0.1 standard errors of the exact maximum in at least two of three
+runs, for the step size that needs fewest, and how far theta is off in the end. A new algorithm
+needs one line of METHODS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from _common import Row, machine, quick, write  # noqa: E402
+
+GRID = [float(f"{10 ** (k / 2):.3g}") for k in range(-10, 0)]  # 1e-5, 3.16e-5, ..., 0.316
+KEYS, PARTICLES, NEAR = 3, 100, 0.1
+STEPS = 50 if quick() else 2000
+PROBLEMS = ["pumps", "seeds", "orange", "wine", "lsat_2pl", "kidney", "toenail", "salamander"]
+PROBLEMS += ["theophylline", "spatial"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """An algorithm for an array of step sizes, and the visits of a particle in a step.
+
+    `axes` says which of its options lead with one number a step size; an algorithm that chooses
+    its own step size has none.
+    """
+
+    build: Callable[[Any], Any]
+    axes: tuple[str, ...] = ("step_size",)
+    visits: int = 1
+
+
+def methods() -> dict[str, Method]:
+    """One line a method. JAX is imported here, in the process that fits."""
+    import optax
+
+    import jalax
+
+    def soul(h):  # theta moves by the step size of the chain, as in PGD
+        return jalax.SOUL(step_size=h, optimizer=jalax.Optax(optax.sgd, learning_rate=h))
+
+    def paper(h):
+        return jalax.JALAEM(step_size=h, optimizer=optax.adam(5e-3), resample_below=1 / 1.05)
+
+    return {
+        "PGD": Method(lambda h: jalax.PGD(step_size=h)),
+        "IPLA": Method(lambda h: jalax.IPLA(step_size=h)),
+        "SOUL": Method(soul, ("step_size", "optimizer"), visits=2),
+        "SFLA": Method(lambda h: jalax.SFLA(step_size=h)),
+        "JALA-EM (paper)": Method(paper),
+        "JALA-EM": Method(lambda h: jalax.JALAEM(), axes=()),
+    }
+
+
+def distances(result: Any, problem: Any) -> np.ndarray:
+    """(steps, P): theta, averaged over the last quarter so far, less the reference, in its s.e."""
+    import jax
+
+    reference = problem.reference
+    rows = [np.asarray(leaf, float) for leaf in jax.tree.leaves(result.history["theta"])]
+    path = np.concatenate([row.reshape(len(row), -1) for row in rows], axis=1)
+    center, scale = (
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+        for tree in (reference.theta, reference.standard_errors)
+    )
+    total = np.concatenate([np.zeros((1, path.shape[1])), np.cumsum(path, axis=0)])
+    last = np.arange(1, len(path) + 1)
+    first = 3 * last // 4
+    return ((total[last] - total[first]) / (last - first)[:, None] - center) / scale
+
+
+def arrival(off: np.ndarray) -> int | None:
+    """The first step from which on theta stays near; None: never."""
+    far = np.flatnonzero(~(np.abs(off).max(1) <= NEAR))
+    if len(far) == 0:
+        return 1
+    return None if far[-1] == len(off) - 1 else int(far[-1]) + 2
+
+
+def run(method: Method, problem: Any) -> tuple[int, list[list[np.ndarray]]]:
+    """The number of particles, and the distances of every step size and key."""
+    import jax
+    import jax.numpy as jnp
+
+    import jalax
+
+    sizes = GRID if method.axes else [np.nan]
+    every = jnp.repeat(jnp.asarray(sizes), KEYS)
+    keys = jnp.tile(jax.random.split(jax.random.key(0), KEYS), len(sizes))
+    options = {"num_particles": PARTICLES, "num_steps": STEPS} if method.axes else {}
+    results = jalax.fit_many(
+        problem.model,
+        problem.theta,
+        key=keys,
+        num_fits=len(every),
+        algorithm=method.build(every),
+        axes=dict.fromkeys(method.axes, 0),
+        **options,
+    )
+    found = [distances(result, problem) for result in results]
+    particles = np.shape(results[0].log_weights)[-1]
+    return particles, [found[k : k + KEYS] for k in range(0, len(found), KEYS)]
+
+
+def summary(method: Method, particles: int, found: list[list[np.ndarray]]) -> Row:
+    """The step size that needs fewest visits; where none arrives, the one that ends nearest."""
+    best: tuple[tuple[float, float], Row] | None = None
+    for size, runs in zip(GRID if method.axes else [None], found, strict=True):
+        arrived = sorted(step for off in runs if (step := arrival(off)) is not None)
+        median = arrived[1] if len(arrived) > 1 else np.inf  # of three
+        ends = np.array([off[-1] for off in runs])
+        worst = int(np.nanargmax(np.abs(ends.mean(0)))) if np.isfinite(ends).any() else 0
+        bias, spread = ends[:, worst].mean(), ends[:, worst].std(ddof=1) / np.sqrt(len(runs))
+        row = {
+            "best step size": "its own" if size is None else f"{size:g}",
+            "visits": None if median == np.inf else int(median) * particles * method.visits,
+            "arrived": f"{len(arrived)} of {len(runs)}",
+            "off at the end (s.e.)": f"{bias:+.2f} ± {spread:.2f}",
+        }
+        rank = (median, float(np.nan_to_num(abs(bias), nan=np.inf)))
+        if best is None or rank < best[0]:
+            best = (rank, row)
+    assert best is not None
+    return best[1]
+
+
+def study(name: str) -> list[Row]:
+    """All methods on one problem."""
+    import warnings
+
+    from jalax import problems
+
+    warnings.simplefilter("ignore")  # most step sizes of a grid are wrong, and said to be
+    problem, rows = problems.get(name), []
+    for label, method in methods().items():
+        began = time.perf_counter()
+        row = {"problem": name, "method": label, **summary(method, *run(method, problem))}
+        rows.append({**row, "seconds of all runs": round(time.perf_counter() - began)})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--problems", nargs="+", default=PROBLEMS)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        rows = [row for rows in pool.map(study, options.problems) for row in rows]
+    text = (
+        f"{PARTICLES} particles, {STEPS:,} steps, {KEYS} keys, step sizes {GRID[0]:g} to "
+        f"{GRID[-1]:g} in half decades, float32. JALA-EM chooses its own step size, and as many "
+        "steps as it needs; the scoring steps at its end are not counted."
+    )
+    write("researchers", [text, rows], machine=machine(), rows=rows)
+
+
+if __name__ == "__main__":
+    main()
