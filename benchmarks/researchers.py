@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _common import Row, machine, quick, write  # noqa: E402
+from _common import Row, machine, quick, write
 
 GRID = [float(f"{10 ** (k / 2):.3g}") for k in range(-10, 0)]  # 1e-5, 3.16e-5, ..., 0.316
 KEYS, PARTICLES, NEAR = 3, 100, 0.1
