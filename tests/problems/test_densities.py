@@ -9,6 +9,7 @@ import pytest
 
 from jalax import problems
 from jalax.models._mixed import build
+from jalax.problems._theophylline import _absorbed
 from problems import densities
 
 SLOW = ("guimmun", "electricity", "verbagg", "insteval", "insteval_binary", "salamander")
@@ -91,6 +92,40 @@ def test_single_precision_has_five_digits(name):
         problem = problems.get(name)
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(problem.theta))
         assert abs(log_joint(problem.model, problem.reference.theta, x) - exact) < 1e-5 * abs(exact)
+        assert np.isfinite(log_joint(problem.model, problem.theta, x))  # a fit can start there
+
+
+@pytest.mark.parametrize("effect", [-60.0, 60.0])
+def test_a_judge_far_out_has_a_finite_density_in_single_precision(effect):
+    """Where differences of probabilities are 0 in any precision: against logarithms by hand."""
+    problem = problems.wine()
+    theta = {"k1": 0.0, "log_gaps": np.zeros(3), "beta": np.zeros(2), "log_sd": 0.0}
+    ratings = np.asarray(problem.model.data["rating"])
+    # P(rating j) is e^(k_j - u) (1 - e^-1) for large u, and e^(u - k_(j-1)) (1 - e^-1) for small.
+    if effect > 0:
+        logs = np.array([0.0, 1.0, 2.0, 3.0, effect]) - effect
+    else:
+        logs = np.array([-effect, 0.0, -1.0, -2.0, -3.0]) + effect
+    logs[1:4] += np.log(1 - np.exp(-1))
+    expected = logs[ratings].sum() + 9 * densities.normals(np.array([effect]))
+    np.testing.assert_allclose(
+        log_joint(problem.model, theta, np.full(9, effect)), expected, rtol=1e-6
+    )
+
+
+def test_equal_rates_of_absorption_and_elimination(x64):
+    """(e^(-k t) - e^(-ka t)) / (ka - k) and its slope, at ka = k, beside it, and far from it."""
+    t = np.array([0.25, 5.0, 24.0])
+    slope = jax.vmap(jax.grad(_absorbed), in_axes=(None, None, 0))
+    for ka, k in [(1.5, 0.08), (0.08, 1.5), (1.0, 1e4)]:
+        direct = (np.exp(-k * t) - np.exp(-ka * t)) / (ka - k)
+        np.testing.assert_allclose(_absorbed(ka, k, t), direct, rtol=1e-12)
+        by_hand = (t * np.exp(-ka * t) - direct) / (ka - k)
+        np.testing.assert_allclose(slope(ka, k, t), by_hand, rtol=1e-9)
+    for gap in (0.0, 1e-9, -1e-9):
+        np.testing.assert_allclose(_absorbed(0.5 + gap, 0.5, t), t * np.exp(-0.5 * t), rtol=1e-7)
+        limit = -0.5 * t**2 * np.exp(-0.5 * t)
+        np.testing.assert_allclose(slope(0.5 + gap, 0.5, t), limit, rtol=1e-6)
 
 
 def arranged(name: str, folder) -> dict[str, np.ndarray]:

@@ -89,6 +89,15 @@ def test_a_forward_recursion_gives_the_reference():
     parts = np.tanh(theta["atanh_phi"]), np.exp(theta["log_sigma"]), theta["mu"]
     assert abs(volatility(y, *parts) - problem.reference.log_evidence) < 1e-5
     assert abs(volatility(y, *parts, size=500) - volatility(y, *parts)) < 1e-8
+    for name, error in problem.reference.standard_errors.items():
+
+        def at(shift, name=name):
+            moved = {**theta, name: theta[name] + shift}
+            parts = np.tanh(moved["atanh_phi"]), np.exp(moved["log_sigma"]), moved["mu"]
+            return volatility(y, *parts, size=150)
+
+        slope = (at(1e-4) - at(-1e-4)) / 2e-4
+        assert abs(slope * error) < 0.01, name  # in standard errors: slope error^2 / error
 
 
 @pytest.mark.slow
@@ -108,6 +117,9 @@ def test_laplace_is_as_far_off_as_published():
     assert abs(excess - 7.7) < 0.05
 
 
+H = 1e-3
+
+
 @pytest.mark.slow
 def test_hendersons_equations_give_what_lmer_prints():
     table = read("benchmarks/data/InstEval.csv.gz")
@@ -122,6 +134,11 @@ def test_hendersons_equations_give_what_lmer_prints():
     assert abs(value - problem.reference.log_evidence) < 1e-4
     np.testing.assert_allclose(beta, theta["beta"], atol=1e-5)
     np.testing.assert_allclose(scale, sigma, rtol=1e-6)
+    for i, name in enumerate(("s", "d", "dept")):
+        error = problem.reference.standard_errors[f"log_sd_{name}"]
+        ahead, behind = ([sd * np.exp(h * (j == i)) for j, sd in enumerate(sds)] for h in (H, -H))
+        slope = (exact.profiled(ahead, sigma)[0] - exact.profiled(behind, sigma)[0]) / (2 * H)
+        assert abs(slope * error) < 0.01, name
     # lmer prints three digits of the deviations, and the log-likelihood of its own maximum.
     printed, _, _ = exact.profiled([0.326, 0.515, 0.079], sigma)
     assert abs(printed + 118860.884) < 0.01

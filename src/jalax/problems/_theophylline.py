@@ -19,7 +19,9 @@ from ._problem import Problem, Published, floats, reference
 
 def _absorbed(ka: Array, k: Array, t: Array) -> Array:
     """(e^(-k t) - e^(-ka t)) / (ka - k), which is symmetric and has a limit at ka = k."""
-    slow, gap = jnp.minimum(ka, k), jnp.abs(ka - k)
+    # Not by minimum and abs: at ka = k their slopes do not belong to the same side.
+    slow = jnp.where(ka < k, ka, k)
+    gap = jnp.where(ka < k, k - ka, ka - k)
     x = gap * t
     small = x < 1e-6
     safe = jnp.where(small, 1.0, x)
