@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from jalax.cli import book as _book
 from jalax.cli import demo as _demo
 from jalax.cli import reproduce as _reproduce
 
@@ -58,6 +59,28 @@ def reproduce(
     """Run an experiment of the paper and hold its claims against what comes out."""
     _make_folder(out)
     _reproduce.run(experiment.value, out, quick=quick, seed=seed, trials=trials)
+
+
+@app.command()
+def book(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which problems; all of them by default.")
+    ] = None,
+    keys: Annotated[int, typer.Option(min=1, help="Keys a problem, a process each.")] = 3,
+    limit: Annotated[float, typer.Option(min=1.0, help="Seconds a fit may take.")] = 240.0,
+    platform: Annotated[
+        str | None, typer.Option(help="JAX's platform, such as cpu or cuda.")
+    ] = None,
+) -> None:
+    """Fit the problems of jalax.problems and hold the answers against their references."""
+    try:
+        chosen = _book.check_names(names or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="NAMES") from error
+    rows = _book.run(chosen, keys=keys, limit=limit, platform=platform, tell=typer.echo)
+    _book.show(rows)
+    if not _book.succeeded(rows):
+        raise typer.Exit(1)
 
 
 def _make_folder(out: Path) -> None:
