@@ -153,7 +153,7 @@ def summarised(name: str, found: Sequence[Row]) -> Row:
     row["compile"] = median([fit.get("compile") for fit in cold])
     row["programs_again"] = median([one["again"].get("programs") for one in found])
     row["memory"] = worst(asked, "memory")
-    row["published"] = about.get("published", [])
+    row |= {"published": about.get("published", []), "calls": about.get("peers", {})}
     return row | {"fits": list(found)}
 
 
@@ -204,7 +204,9 @@ def show(rows: Sequence[Row]) -> None:
 def cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.2g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.2g}"
 
 
 def succeeded(rows: Sequence[Row]) -> bool:

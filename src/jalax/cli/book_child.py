@@ -66,6 +66,7 @@ def described(problem: Any) -> dict[str, Any]:
         "structure": problem.structure,
         "fixed": problem.fixed,
         "published": [[one.log_evidence, one.method] for one in problem.published],
+        "peers": dict(problem.peers),
         "reference": {
             "theta": {} if problem.fixed else by_name(reference.theta),
             "standard_errors": by_name(reference.standard_errors),
