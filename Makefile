@@ -4,6 +4,7 @@
 #   make test-share               a fifth of the slow tests, chosen by the commit or by SHARE=0..4
 #   make test-all                 lint, then all tests, the slow ones too
 #   make bench                    the benchmarks, about 20 minutes on an idle machine
+#   make book                     the problem book, beside R's packages where they are installed (hours)
 #   make docs                     the documentation site, docs/_build/html; runs every example
 #   make test-browser             that site, the HTML report and a notebook in headless Chromium
 #   make calibrate                coverage of the error bars, 200 data sets of 12 models (an hour)
@@ -36,7 +37,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
-.PHONY: demo test test-share test-all test-browser lint format docs bench clean
+.PHONY: demo test test-share test-all test-browser lint format docs bench book clean
 .PHONY: calibrate mutants kill soak precision
 
 demo: $(VENV)/.installed
@@ -79,6 +80,9 @@ docs: $(VENV)/.installed-docs
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/run.py
+
+book: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/book.py --peers
 
 # Each writes its result beside itself: reliability/*.md and *.json, see docs/reliability.md.
 calibrate: $(VENV)/.installed-test

@@ -52,20 +52,21 @@ def seconds(axis: Any, rows: list[Row], limit: float) -> None:
         cold, again = row["cold"], row["again"]
         if cold is not None and again is not None:
             axis.plot([again, cold], [y, y], color=OURS, lw=1, alpha=0.4)
-        if again is not None:
-            point(axis, again, y, "o", OURS, False, "jalax, again")
         if cold is not None:
             point(axis, cold, y, "o", OURS, True, "jalax, cold")
+        if again is not None:
+            point(axis, again, y, "o", OURS, False, "jalax, again")
         if any(one["cold"]["verdict"].startswith("no answer") for one in row["fits"]):
-            point(axis, limit, y, ">", FAILED, True, f"no answer in {limit:g} s")
+            point(axis, limit, y - 0.15, ">", OURS, True, f"jalax, no answer in {limit:g} s")
         for peer in row["peers"]:
             mark, colour, filled = PEERS.get(peer["peer"], OTHER)
             if "failed" in peer:
                 if peer["failed"].startswith("no answer"):
-                    point(axis, limit, y, ">", colour, True, f"{peer['peer']}, no answer")
+                    point(axis, limit, y + 0.15, ">", colour, True, f"{peer['peer']}, no answer")
             else:
                 point(axis, peer["first"], y, mark, colour, filled, peer["peer"])
     axis.set_xscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.set_title("seconds to the answer", fontsize=11)
 
 
@@ -84,6 +85,7 @@ def errors(axis: Any, rows: list[Row]) -> None:
                 ms=2.5,
                 lw=0.9,
                 color=OURS if fit["verdict"].startswith(("right", "not judged")) else FAILED,
+                label="jalax, a fit with its error" if y == k == 0 else None,
             )
         for value, _ in row["published"]:
             if value is not None and row["reference"] is not None:
@@ -97,8 +99,8 @@ def errors(axis: Any, rows: list[Row]) -> None:
     axis.set_xscale("symlog", linthresh=0.1, linscale=1.0)
     axis.set_title("log p less the reference", fontsize=11)
     marks = [-10, -1, -0.1, 0, 0.1, 1, 10]
-    low, high = axis.get_xlim()
-    low, high = min(low, -0.15), max(high, 0.15)
+    low, high = axis.get_xlim()  # at least some of both sides, and room for the marks
+    low, high = min(1.5 * low, -0.15), max(1.5 * high, 0.15)
     shown = [mark for mark in marks if low <= mark <= high]
     axis.set_xticks(shown, [f"{mark:g}" for mark in shown])
     axis.set_xticks([], minor=True)

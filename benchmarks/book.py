@@ -27,7 +27,8 @@ import _book_figure
 import _book_peers
 from _common import HERE, Row, commit, machine, table
 
-from jalax.cli import book
+from jalax.cli.book import STAGES, check_names, run
+from jalax.cli.book import table as columns
 
 FIGURE = HERE.parent / "docs" / "images" / "book.svg"
 PEERS = """Beside it, in the same run, the packages of R that fit the same model, with their first
@@ -55,7 +56,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     asked = arguments()
     try:
-        names = book.check_names(asked.problems)
+        names = check_names(asked.problems)
     except ValueError as error:
         sys.exit(f"book.py: {error}")
     out = asked.out or (None if asked.problems else HERE)
@@ -66,7 +67,7 @@ def main() -> None:
         rows = []
         for name in names:
             rows += measured(name, asked)
-            found = {"limit": asked.limit, "keys": asked.keys, "rows": before + rows}
+            found = {"limit": asked.limit, "keys": asked.keys, "rows": ordered(before + rows)}
             if out is not None:  # a run takes hours: what is known stays known
                 save(found, out)
         found["machine"] = machine()  # after the last child: it takes hold of the accelerator
@@ -88,9 +89,15 @@ def kept(out: Path | None, names: list[str]) -> list[Row]:
     return [row for row in rows if row["name"] not in names]
 
 
+def ordered(rows: list[Row]) -> list[Row]:
+    """As in the book."""
+    known = check_names([])
+    return sorted(rows, key=lambda row: known.index(row["name"]))
+
+
 def measured(name: str, asked: argparse.Namespace) -> list[Row]:
     options: dict[str, Any] = {"keys": asked.keys, "limit": asked.limit, "platform": asked.platform}
-    (row,) = book.run([name], tell=lambda text: print(text, flush=True), **options)
+    (row,) = run([name], tell=lambda text: print(text, flush=True), **options)
     row["commit"] = commit()
     row["peers"] = []
     if asked.peers and row["calls"]:
@@ -106,7 +113,7 @@ def save(found: Row, out: Path) -> None:
     """Without the covariances, which were for the cost of theta."""
     for row in found["rows"]:
         for one in row["fits"]:
-            for stage in book.STAGES:
+            for stage in STAGES:
                 one[stage].pop("covariance", None)
     (out / "book.json").write_text(json.dumps(found, indent=1) + "\n")
 
@@ -115,10 +122,10 @@ def page(found: Row) -> str:
     rows = found["rows"]
     about = ", ".join(f"{k} {v}" for k, v in found.get("machine", {}).items())
     head = (
-        f"`python benchmarks/book.py`: {found['keys']} keys, {found['limit']:g} s a fit; {about}."
+        f"`python benchmarks/book.py`: keys {found['keys']}, limit {found['limit']:g} s, {about}."
     )
     # A reason may be long: in the table stands the verdict, below it why.
-    lines = [line | {"verdict": short(line["verdict"])} for line in book.table(rows)]
+    lines = [line | {"verdict": short(line["verdict"])} for line in columns(rows)]
     reasons = [f"- {row['name']}: {row['verdict']}" for row in rows if row["verdict"] != "right"]
     right = sum(row["verdict"] == "right" for row in rows)
     parts = [head, __doc__.strip(), table(lines), f"{right} of {len(rows)} problems are right."]

@@ -2,7 +2,8 @@
 
 Each is a program of its own (`python benchmarks/floor.py`) and writes NAME.md and NAME.json beside
 itself; `--quick` tries them out on small sizes and writes nothing. The evidence of other libraries,
-mixed models, many groups and accelerators have their own: evidence.py, mixed.py, groups.py, gpu.py.
+mixed models, the problem book, many groups and accelerators have their own: evidence.py, mixed.py,
+book.py, groups.py, gpu.py.
 """
 
 from __future__ import annotations

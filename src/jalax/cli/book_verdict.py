@@ -124,5 +124,7 @@ def worst(fits: Sequence[Row], column: str) -> float | None:
 
 
 def median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None
+    """Of the values that are known; None where it is infinite."""
+    known = sorted(value for value in values if value is not None)
+    middle = float(np.median(known)) if known else math.inf
+    return middle if math.isfinite(middle) else None
