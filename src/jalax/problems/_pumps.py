@@ -38,9 +38,7 @@ def pumps() -> Problem:
         model=GroupedModel(_log_joint, jnp.zeros(()), data, theta=theta),
         theta=theta,
         reference=reference("pumps"),
-        published=(
-            Published(None, "MCEM, alpha 0.822 and beta 1.259", "user manual of nimble"),
-        ),
+        published=(Published(None, "MCEM, alpha 0.822 and beta 1.259", "user manual of nimble"),),
         structure="10 groups of 1 latent",
         data="Gaver and O'Muircheartaigh (1987), examples of BUGS and nimble; published data",
     )
