@@ -98,7 +98,7 @@ def errors(axis: Any, rows: list[Row]) -> None:
     axis.axvline(0.0, color="black", lw=0.8)
     axis.set_xscale("symlog", linthresh=0.1, linscale=1.0)
     axis.set_title("log p less the reference", fontsize=11)
-    marks = [-10, -1, -0.1, 0, 0.1, 1, 10]
+    marks = [-100, -10, -1, -0.1, 0, 0.1, 1, 10, 100]
     low, high = axis.get_xlim()  # at least some of both sides, and room for the marks
     low, high = min(1.5 * low, -0.15), max(1.5 * high, 0.15)
     shown = [mark for mark in marks if low <= mark <= high]
