@@ -3641,7 +3641,7 @@ BAD = {
         Row(
             "seed",
             lambda: command("demo", "--seed", "one"),
-            "Usage: …Invalid value for '--seed': …integer…",
+            "Usage: …Invalid value for '--seed': …valid int…",
             SystemExit,
         ),
     ],

@@ -114,11 +114,7 @@ def test_float64_over_few_particles_adds_up_in_one_pass(x64):
 
 def test_one_pass_is_one_and_exact_enough(x64):
     numbers = np.random.default_rng(0).normal(size=1_000_000) + 1
-    sums = (
-        jax.jit(lambda x: jnp.sum(2 * x), compiler_options=LEVEL_2_ONE_PASS_SUMS)
-        .lower(numbers)
-        .compile()
-    )
+    sums = compilation.Jit(lambda x: jnp.sum(2 * x), LEVEL_2_ONE_PASS_SUMS).lower(numbers).compile()
     assert "reduce-window" not in sums.as_text()  # what XLA makes of it otherwise
     np.testing.assert_allclose(sums(numbers), 2 * math.fsum(numbers), rtol=1e-13)
 

@@ -138,6 +138,17 @@ def test_a_terminated_script_can_save_its_result(tmp_path):
 # --- memory --------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def a_terabyte_at_most():
+    """Some machines promise any amount of memory, and kill the process that uses it."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**40, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.usefixtures("a_terabyte_at_most")
 @pytest.mark.parametrize("grouped", [False, True])
 def test_out_of_memory_names_the_knobs(grouped):
     """Four terabytes, which the device refuses for real."""

@@ -682,7 +682,6 @@ def all_files(folder):
 
 @given(arguments=st.lists(WORDS, max_size=6))
 @example(arguments=["demo", "--out", "a file"])
-@example(arguments=["demo", "--out", "x\0y"])
 @example(arguments=["demo", "--seed", "-1"])
 @example(arguments=["demo", "--out", "out", "--seed", "3"])
 @example(arguments=["reproduce", "theory", "--trials", "0"])

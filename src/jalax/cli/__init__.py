@@ -87,7 +87,7 @@ def _make_folder(out: Path) -> None:
     """Before the work begins, so that a wrong --out costs nothing but a sentence."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+    except OSError as error:
         raise typer.BadParameter(
             f"{str(out)!r} is no folder and cannot be made one: {error}", param_hint="--out"
         ) from error
