@@ -10,7 +10,8 @@ with another key. Two problems fix theta: they are `jalax.log_evidence(model, th
 - right: log p, and every number of theta by its simulation error, within 4.5 combined errors, or
   the t quantile of the same probability where an error has few degrees of freedom, in all fits.
 - cold: from the entry of `fit` to the end of `summary()` in a new process; again: the same call in
-  that process; process: from the start of Python to the first result. Medians over the keys.
+  that process; process: from the start of Python to the first result. Medians over the keys. What
+  has no answer with a key is not tried with the next.
 - programs, compiling: what the first fit compiled. Several compile at once, so that their seconds
   may add up to more than the fit's.
 """

@@ -125,7 +125,10 @@ def run(
     platform: str | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Row]:
-    """Every problem with every key, one process at a time; a row a problem."""
+    """Every problem with every key, one process at a time; a row a problem.
+
+    What has no answer with one key is not asked with the next: it would only take the time again.
+    """
     rows = []
     for name in names:
         found = []
@@ -135,6 +138,8 @@ def run(
             seconds = ", ".join(f"{x['seconds']:.1f} s" for x in (cold, again) if "seconds" in x)
             said = dict.fromkeys((cold["verdict"], again["verdict"]))
             tell(f"{name}, key {key}: {seconds or 'no seconds'}, {'; '.join(said)}")
+            if cold["verdict"].startswith("no answer"):
+                break
         rows.append(summarised(name, found))
     return rows
 
@@ -160,6 +165,7 @@ def summarised(name: str, found: Sequence[Row]) -> Row:
     row["programs_again"] = median([one["again"].get("programs") for one in found])
     row["memory"] = worst(asked, "memory")
     row |= {"published": about.get("published", []), "calls": about.get("peers", {})}
+    row["keys"] = len(found)
     return row | {"fits": list(found)}
 
 
