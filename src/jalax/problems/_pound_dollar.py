@@ -44,7 +44,7 @@ def pound_dollar() -> Problem:
         published=(
             Published(
                 -918.791,
-                "Laplace (ADMB-RE), its objective with 945/2 log 2 pi added",
+                "Laplace (ADMB-RE), its objective with 945 log 2 pi added",
                 "ADMB's example sdv, expected results",
             ),
         ),
