@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import jalax
 from jalax.cli import app
-from jalax.cli.book import check_names, one, stages, succeeded, summarised
+from jalax.cli.book import check_names, one, run, stages, succeeded, summarised
 from jalax.cli.book_child import by_name
 from jalax.cli.book_verdict import allowed, combined, cost_of_theta, judge
 
@@ -125,7 +125,9 @@ def test_a_bad_name_is_one_sentence():
 
 
 def test_a_process_that_takes_too_long_is_ended_and_said_so():
-    """The limit is shorter than the import of JAX."""
+    """The limit is shorter than the import of JAX; the next keys are not asked."""
+    (asked,) = run(["pumps"], keys=3, limit=0.2)
+    assert asked["keys"] == 1
     found = one("pumps", 0, limit=0.2)
     assert found["cold"] == {"verdict": "no answer in 0.2 s"}
     assert found["again"] == {"verdict": "not asked"}
