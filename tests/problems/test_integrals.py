@@ -68,10 +68,11 @@ IMPORTANCE = {
     "electricity": (8_000, 10.0),
     "spatial": (40_000, np.inf),
     "heart": (40_000, 20.0),
+    "crossed_120": (20_000, np.inf),
 }
 
 
-@pytest.mark.slow_cases("salamander", "electricity", "spatial")
+@pytest.mark.slow_cases("salamander", "electricity", "spatial", "crossed_120")
 @pytest.mark.parametrize("name", IMPORTANCE)
 def test_importance_sampling_gives_the_reference(name):
     problem = problems.get(name)

@@ -49,6 +49,17 @@ def test_references_belong_to_the_problems():
         assert entry["theta_error"] >= 0, name
 
 
+def test_references_are_those_that_the_programs_computed():
+    """Programs without jalax, benchmarks/references; the package has a copy of what they wrote."""
+    programs = Path(__file__).parents[2] / "benchmarks" / "references"
+    computed = json.loads((programs / "references.json").read_text(encoding="utf-8"))
+    entries = json.loads((DATA / "references.json").read_text(encoding="utf-8"))
+    for name, entry in computed.items():
+        for field in ("theta", "standard_errors", "log_evidence", "error", "theta_error", "method"):
+            assert entries[name][field] == entry[field], (name, field)
+        assert (programs / Path(entries[name]["source"]).name).exists()
+
+
 @pytest.mark.parametrize("name", problems.all())
 def test_a_problem_is_complete(name):
     problem = problems.get(name)
