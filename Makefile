@@ -32,6 +32,7 @@ TESTING_ALL := $(SHARED) XLA_FLAGS=--xla_backend_optimization_level=2
 EIGHT := --xla_force_host_platform_device_count=8
 TESTING_8 := $(SHARED) JALAX_COMPILE_LEVEL=0 XLA_FLAGS="$(EIGHT) $(LEVEL_0)"
 TESTING_8_ALL := $(SHARED) XLA_FLAGS="$(EIGHT) --xla_backend_optimization_level=0"
+MANY := .pytest_cache/many-devices.log
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -43,9 +44,13 @@ export PIP_ROOT_USER_ACTION = ignore
 demo: $(VENV)/.installed
 	$(BIN)/jalax demo
 
+# Both at once: those of many devices wait for processes that were killed or told to stop. What they
+# say is shown at the end.
 test: lint
-	$(TESTING) $(PYTEST) -m "not slow and not browser"
-	$(TESTING_8) $(PYTEST) tests/multidevice -m "not slow"
+	@mkdir -p $(dir $(MANY)); set -x; \
+	$(TESTING_8) $(PYTEST) tests/multidevice -m "not slow" > $(MANY) 2>&1 & many=$$!; \
+	$(TESTING) $(PYTEST) -m "not slow and not browser"; here=$$?; \
+	wait $$many; there=$$?; cat $(MANY); exit $$((here | there))
 
 test-all: lint
 	$(TESTING_ALL) $(PYTEST) -m "not browser"
