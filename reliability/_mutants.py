@@ -412,4 +412,32 @@ MUTANTS = [
         "            pass\n",
         "_fit/test_checkpoint.py::test_checkpoint_and_resume_equals_the_uninterrupted_run",
     ),
+    Mutant(
+        "one shift of the points for all groups",
+        "_reference/group_points.py",
+        "keys = jax.random.split(key, model.num_groups)",
+        "keys = jnp.broadcast_to(key, (model.num_groups,))",
+        "_algorithms/test_scoring.py::test_errors_of_the_evidence_are_those_of_its_spread",
+    ),
+    Mutant(
+        "points weighed without the determinant of their reference",
+        "_reference/group_points.py",
+        "log_q = jnp.sum(points.student_log_density(z), axis=1) - log_det",
+        "log_q = jnp.sum(points.student_log_density(z), axis=1)",
+        "_algorithms/test_scoring.py::test_normal_groups_have_closed_forms",
+    ),
+    Mutant(
+        "the missing information left out of Scoring's",
+        "_reference/group_points.py",
+        "centred = scores - score\n",
+        "centred = 0 * scores\n",
+        "_algorithms/test_scoring.py::test_normal_groups_have_closed_forms",
+    ),
+    Mutant(
+        "points at the modes of an old theta",
+        "_reference/group_points.py",
+        "MODE_STEPS = 50",
+        "MODE_STEPS = 0",
+        "_reference/test_points.py _algorithms/test_scoring.py",
+    ),
 ]

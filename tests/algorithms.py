@@ -25,6 +25,7 @@ ALGORITHMS = {
     "IPLA": jalax.IPLA(step_size=0.05),
     "SOUL": jalax.SOUL(step_size=0.05, optimizer=optax.sgd(0.05)),
     "SFLA": jalax.SFLA(step_size=0.01, epsilon=0.2, beta=100.0),
+    "Scoring": jalax.Scoring(),
     "MomentumPGD": MomentumPGD(step_size=0.05),  # outside the package
 }
 

@@ -15,6 +15,7 @@ from jalax import weights as weights
 from jalax._algorithms.ipla import IPLA as IPLA
 from jalax._algorithms.jala_em import JALAEM as JALAEM
 from jalax._algorithms.pgd import PGD as PGD
+from jalax._algorithms.scoring import Scoring as Scoring
 from jalax._algorithms.sfla import SFLA as SFLA
 from jalax._algorithms.soul import SOUL as SOUL
 from jalax._evidence.log_evidence import Evidence as Evidence

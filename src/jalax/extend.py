@@ -9,6 +9,7 @@ from jalax._fit.callbacks import Run as Run
 from jalax._fit.callbacks import Stop as Stop
 from jalax._model.algorithm import Algorithm as Algorithm
 from jalax._model.algorithm import FixedPath as FixedPath
+from jalax._model.algorithm import Measurement as Measurement
 from jalax._model.algorithm import PathEvidence as PathEvidence
 from jalax._model.algorithm import ScoringSteps as ScoringSteps
 from jalax._model.evaluation import Evaluation as Evaluation

@@ -25,6 +25,14 @@ names = pytest.mark.parametrize(
         for name in table.ALGORITHMS
     ],
 )
+with_step_size = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "JALAEM-automatic" else [])
+        for name, algorithm in table.ALGORITHMS.items()
+        if any(field.name == "step_size" for field in dataclasses.fields(algorithm))
+    ],
+)
 both = pytest.mark.parametrize("grouped", [False, True], ids=["plain", "grouped"])
 
 
@@ -153,7 +161,7 @@ def test_same_key_same_result_other_key_other_result(name):
 
 
 @pytest.mark.slow_cases("IPLA", "JALAEM-dense", "PGD-adam", "PGD", "SFLA", "SOUL")
-@names
+@with_step_size
 def test_vmap_over_the_step_size(name, x64):
     sizes = np.array([0.01, 0.02, 0.05])
     algorithm = table.ALGORITHMS[name]
@@ -196,6 +204,7 @@ def test_history_has_a_row_a_step(name, grouped):
 
 @pytest.mark.slow_cases("IPLA", "SFLA")
 @names
+@pytest.mark.filterwarnings("ignore:log_evidence")  # what is left of it has no bell shape
 def test_dead_particles_do_not_poison_theta(name):
     """log p is NaN where x_0 > 1.5: those particles get weight zero and are counted."""
 

@@ -85,11 +85,13 @@ class JALAEMOptions(Algorithm):
     def phases(self) -> tuple[str, ...]:  # type: ignore[override]
         return () if self.averaging is None else PHASES
 
-    def default_particles(self, num_groups: int) -> int:
+    def default_particles(self, model: Model) -> int:
         if not self.automatic:
-            return super().default_particles(num_groups)
+            return super().default_particles(model)
         # The weighted gradient of G groups is off by about sqrt(G) / N standard errors.
-        return max(int(np.clip(200_000 // num_groups, 100, 500)), math.isqrt(num_groups))
+        return max(
+            int(np.clip(200_000 // model.num_groups, 100, 500)), math.isqrt(model.num_groups)
+        )
 
     def filled(self: AnyOptions, theta: Tree) -> AnyOptions:
         """With an object in the place of every option left out."""

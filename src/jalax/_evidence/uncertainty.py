@@ -105,7 +105,7 @@ class Solved(NamedTuple):
 
 
 def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> Solved:
-    flat_theta, unravel = ravel_pytree(theta)
+    flat_theta, _ = ravel_pytree(theta)
     score, noise, complete, missing, batches = (np.asarray(part, float) for part in moments)
     metric = information.host_metric(complete, missing)
     unclear = (metric.share < FLAT) | (_share_errors(metric, batches - missing) > UNCLEAR)
@@ -115,18 +115,13 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
             score, noise, metric = look
             batches = batches[:1]
     known = metric.share >= FLAT
-    doubtful = ~known | _is_wide(metric, np.asarray(flat_theta, float))
+    doubtful = ~known | is_wide(metric, np.asarray(flat_theta, float))
     if doubtful.any() and rounds.has_low_noise(model, theta):
         for i in np.flatnonzero(doubtful):
             known[i] = _is_parabola(key, model, theta, score, metric, int(i))
-    share = np.where(known, metric.share, np.inf)
-    inverse = (metric.basis / share) @ metric.basis.T  # I^{-1}, nothing in flat directions
+    inverse, lost = inverse_information(metric, known, complete)
     step = inverse @ score
     length = float(np.sqrt(max(score @ step, 0.0)))
-    # A number is lost if a fair part of it lies in flat directions, each in units of its own.
-    unit = np.sqrt(np.maximum(np.abs(np.diagonal(complete)), 1e-300))
-    flat_space, _ = np.linalg.qr(metric.basis[:, ~known] * unit[:, None])
-    lost = (flat_space**2).sum(axis=1) > 0.25
     # The step is noisy because the score is, and because the information is.
     by_batch = np.einsum("pq,bqr,r->bp", inverse, batches - missing, step)
     covariance, simulation = inverse.copy(), inverse @ noise @ inverse
@@ -138,23 +133,43 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
         matrix[lost], matrix[:, lost] = np.nan, np.nan
     bias = float(np.einsum("ij,ji->", inverse, noise))
 
-    jacobian = np.eye(score.size)
-    if model.constrain is not None:
-
-        def constrained(t):
-            return ravel_pytree(model.constrained(unravel(t)))[0]
-
-        jacobian = np.asarray(Jit(jax.jacfwd(constrained))(flat_theta), float)
+    jacobian = jacobian_of(model, theta)
     uncertainty = Uncertainty(
         names_of(theta), covariance, simulation, freedom, metric.basis.T[~known], jacobian
     )
     noise_length = float(np.sqrt(max(bias, 0.0)))
     gain = (float(score @ step) - bias) / 2
-    uphill = _uphill(score, noise, metric, known)
+    uphill = uphill_of(score, noise, metric, known)
     return Solved(step, length, noise_length, gain, uphill, uncertainty)
 
 
-def _uphill(score: np.ndarray, noise: np.ndarray, metric: Metric, known: np.ndarray) -> np.ndarray:
+def inverse_information(
+    metric: Metric, known: np.ndarray, complete: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """I^{-1} with nothing in flat directions, and which numbers of theta are lost with these."""
+    share = np.where(known, metric.share, np.inf)
+    inverse = (metric.basis / share) @ metric.basis.T
+    # A number is lost if a fair part of it lies in flat directions, each in units of its own.
+    unit = np.sqrt(np.maximum(np.abs(np.diagonal(complete)), 1e-300))
+    flat_space, _ = np.linalg.qr(metric.basis[:, ~known] * unit[:, None])
+    return inverse, (flat_space**2).sum(axis=1) > 0.25
+
+
+def jacobian_of(model: Model, theta: Tree) -> np.ndarray:
+    """Of theta on the user's scale with respect to its numbers on that of the optimiser."""
+    flat, unravel = ravel_pytree(theta)
+    if model.constrain is None:
+        return np.eye(flat.size)
+
+    def constrained(t):
+        return ravel_pytree(model.constrained(unravel(t)))[0]
+
+    return np.asarray(Jit(jax.jacfwd(constrained))(flat), float)
+
+
+def uphill_of(
+    score: np.ndarray, noise: np.ndarray, metric: Metric, known: np.ndarray
+) -> np.ndarray:
     """Directions that pass for flat though the score is not zero there: no boundary, a long way.
 
     The basis has the length of one standard error of the complete data, over which a boundary or
@@ -174,14 +189,14 @@ def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> np.ndarray:
     return np.asarray(found.score, float)
 
 
-def _is_wide(metric: Metric, theta: np.ndarray) -> np.ndarray:
+def is_wide(metric: Metric, theta: np.ndarray, wide: float = WIDE) -> np.ndarray:
     """Directions with so large a standard error that the likelihood may have no maximum there.
 
     Where the latent does not depend on a parameter any more (a standard deviation near zero that
     multiplies it), nothing is missing, but there is no information either.
     """
     errors = np.abs(metric.basis) / np.sqrt(np.maximum(metric.share, 1e-12))
-    return (errors > WIDE * (1 + np.abs(theta))[:, None]).any(axis=0)
+    return (errors > wide * (1 + np.abs(theta))[:, None]).any(axis=0)
 
 
 def _share_errors(metric: Metric, batches: np.ndarray) -> np.ndarray:

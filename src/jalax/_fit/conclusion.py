@@ -9,19 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax._evidence import log_evidence, uncertainty
+from jalax._evidence import log_evidence, measured, uncertainty
 from jalax._evidence.log_evidence import Evidence
 from jalax._evidence.record import Origin
 from jalax._fit.callbacks import Run
 from jalax._fit.driver import is_done
 from jalax._fit.result import FitResult
 from jalax._model import information
+from jalax._model.algorithm import Measurement
 from jalax._model.evaluation import at_particles
 from jalax._model.model import GroupedModel, Model
 from jalax._model.types import Status
 from jalax._particles import weight_math
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Jit, Program, fold_in
+from jalax._runtime.processes import to_host
 
 
 def result_of(
@@ -41,7 +43,10 @@ def result_of(
     theta, finished = _estimate(run, status), None
     if status == Status.MAX_STEPS and bool(is_done(run)):
         status, message = Status.CONVERGED, f"theta has settled after {run.step} steps"
-    if status in (Status.CONVERGED, Status.MAX_STEPS) and _finishes(run):
+    if status == Status.CONVERGED and (seen := run.algorithm.measurement(state)) is not None:
+        finished = _measured(model, theta, seen)
+        status, message = _verdict(run, status, finished)
+    elif status in (Status.CONVERGED, Status.MAX_STEPS) and _finishes(run):
         finished, status, message = _scored(run, theta, status, message, done)
         theta = theta if finished is None else finished.theta
     collapsed = "" if status == Status.DIVERGED else _collapsed(run, history)
@@ -83,6 +88,13 @@ def result_of(
         saved_uncertainty=None if finished is None else finished.uncertainty,
         labels=model.outside.labels,
     )
+
+
+def _measured(model: Model, theta: Tree, seen: Measurement) -> uncertainty.Finished:
+    end = measured.finished(model, theta, to_host(seen))
+    for doubt in end.evidence.messages:
+        warnings.warn(f"log_evidence: {doubt}.", stacklevel=5)
+    return end
 
 
 def _scored(

@@ -43,6 +43,7 @@ from jalax._runtime.failures import naming_knobs, termination_as_interrupt
 from jalax._runtime.layouts import Layout
 from jalax._runtime.options import canonical
 from jalax._runtime.processes import to_host
+from jalax._starts.example import Example
 from jalax._starts.importance import Importance, Laplace
 from jalax._starts.tempered import Tempered
 
@@ -181,6 +182,7 @@ def _start(
     capacity: int,
 ) -> tuple[Start, Cloud, Thread | None]:
     """The start that was taken, its particles, and the loop's program, if it is being compiled."""
+    given = start_for(algorithm, given)
     begin, count = _prepare_start(given, model, theta, algorithm, num_particles)
     ahead = None
     if given is None:
@@ -198,6 +200,11 @@ def _num_steps(num_steps: int | None, algorithm: Algorithm) -> int:
     if num_steps is None and algorithm.stops_by_itself:
         return MAX_STEPS
     return arguments.check_count("num_steps", num_steps)
+
+
+def start_for(algorithm: Algorithm, given: Start | None) -> Start | None:
+    """None: the default start, with its checks."""
+    return Example() if given is None and algorithm.finds_its_particles else given
 
 
 def default_start(model: Model) -> Laplace:
@@ -278,7 +285,7 @@ def _prepare_start(
     if len(set(given.values())) > 1:
         found = ", ".join(f"{name} = {n}" for name, n in given.items())
         raise ValueError(f"the number of particles is given more than once: {found}.")
-    count = next(iter(given.values()), algorithm.default_particles(model.num_groups))
+    count = next(iter(given.values()), algorithm.default_particles(model))
     if not given and model.layout is not None:  # the next number that spreads evenly
         count += -count % model.layout.size("particles")
     layouts.check_particles(model.layout, count)

@@ -26,6 +26,7 @@ from jalax._fit.fit import (
     needs_tempering,
     prepare_algorithm,
     start_as_tree,
+    start_for,
 )
 from jalax._fit.fit_axes import Inputs, axes_of_leaves, count_fits, lengthened, pick
 from jalax._fit.result import FitResult
@@ -134,6 +135,7 @@ def fit_many(
         raise ValueError("checkpoint works with jalax.fit; jalax.fit_many has no checkpoints.")
     model = checks.prepare_model(model)
     theta = model.theta if theta is None else theta
+    start = start_for(algorithm, start)
     if dataclasses.is_dataclass(start) and not isinstance(start, type):
         start = start_as_tree(start)
     if axes is not None and not isinstance(axes, Mapping):

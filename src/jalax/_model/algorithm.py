@@ -37,6 +37,20 @@ class ScoringSteps(NamedTuple):
     project: Callable[[Tree], Tree] | None  #: of theta onto its constraints
 
 
+class Measurement(NamedTuple):
+    """The likelihood and its derivatives at the last theta, by an algorithm that measures them."""
+
+    theta: Tree  #: where they were measured
+    groups: Float[Array, " G"]  #: log p of each group, the mean over the measurements
+    variance: Float[Array, " G"]  #: of one measurement
+    num_measured: Int[Array, ""]
+    score: Float[Array, " P"]  #: the mean over the measurements
+    noise: Float[Array, "P P"]  #: its covariance
+    complete: Float[Array, "P P"]  #: I_c of `information.py`
+    missing: Float[Array, "P P"]  #: M
+    log_weights: Float[Array, "G N"]  #: of the points of one measurement
+
+
 @runtime_checkable
 class FixedPath(Protocol):
     """An algorithm whose theta follows a path given in advance, for `FitResult.replay`.
@@ -63,6 +77,8 @@ class Algorithm(Workload):
     gives_evidence = False
     #: The fewest particles it works with.
     min_particles = 2
+    #: It finds its own points: a start would be drawn for nothing.
+    finds_its_particles = False
     #: The names of its phases, if `Info` has a `phase`, a number that counts them from 0.
     phases: tuple[str, ...] = ()
 
@@ -97,7 +113,7 @@ class Algorithm(Workload):
         """`is_done` becomes true at some step: a fit need not be told how many steps to take."""
         return False
 
-    def default_particles(self, num_groups: int) -> int:
+    def default_particles(self, model: Model) -> int:
         """N, where neither the user nor the start says it."""
         return 100
 
@@ -153,6 +169,10 @@ class Algorithm(Workload):
     @property
     def scoring_steps(self) -> ScoringSteps | None:
         """How the fit is finished; None: with its last step."""
+        return None
+
+    def measurement(self, state: State) -> Measurement | None:
+        """The likelihood at the last theta, where the algorithm has measured it itself."""
         return None
 
     def path_evidence(self, state: State) -> PathEvidence | None:

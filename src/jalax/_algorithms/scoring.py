@@ -1,0 +1,283 @@
+r"""Scoring: Newton's method on log p itself, for groups with few latents.
+
+A step is one pass over the groups at a trial theta (`group_points.py`). While it climbs, the
+points of all steps have the same shifts, so that two thetas can be compared; a trial that falls is
+a step whose theta stays. Then it measures where it has arrived, each time with fresh shifts, whose
+spread is the error of everything that is reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from jalax._model import information
+from jalax._model.algorithm import Algorithm, Measurement
+from jalax._model.evaluation import ravel_latent
+from jalax._model.model import Model
+from jalax._model.types import Cloud, State
+from jalax._particles import trees, weight_math
+from jalax._particles.trees import Tree
+from jalax._reference.group_points import Pass, look
+
+CLIMBING, MEASURING, DONE = range(3)
+LATENTS_UP_TO = 6  # of a group: beyond, few of the points fall where the posterior is
+POINTS = {1: 256, 2: 512}  # by the number of latents
+POINTS_BEYOND = 1024
+LONGEST = 3.0  # standard errors that theta may move in a step
+SHORTEST = 1e-3  # standard errors of a step that is not worth taking
+# The same where nearly all information is missing: on the way to a boundary a step gains less and
+# less, and what is left of the information after the subtraction loses its digits.
+SHORTEST_IF_MISSING, MISSING = 0.02, 1e-3
+TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
+MAX_REJECTED = 20  # trials in a row
+
+
+class Here(NamedTuple):
+    """What was seen at the theta of the state, with the shifts of the climb."""
+
+    modes: Float[Array, "G D"]
+    log_p: Float[Array, " G"]
+    score: Float[Array, " P"]
+    complete: Float[Array, "P P"]
+    missing: Float[Array, "P P"]
+
+
+class Sums(NamedTuple):
+    """Over the measurements; log p of each group less that of `Here`, to keep its digits."""
+
+    log_p: Float[Array, " G"]
+    log_p_square: Float[Array, " G"]
+    score: Float[Array, " P"]
+    score_square: Float[Array, "P P"]
+    complete: Float[Array, "P P"]
+    missing: Float[Array, "P P"]
+
+
+class Memory(NamedTuple):
+    phase: Int[Array, ""]
+    shifts: UInt32[Array, " K"]  # of the climb: the data of their key
+    trial: Float[Array, " P"]  # theta of the next pass
+    damping: Float[Array, ""]
+    rejected: Int[Array, ""]  # trials in a row
+    here: Here
+    measured: Int[Array, ""]
+    sums: Sums
+
+
+class ScoringInfo(NamedTuple):
+    """`Info`, and the phase."""
+
+    log_evidence: Float[Array, ""]
+    ess: Float[Array, ""]
+    mean_log_joint: Float[Array, ""]
+    grad_norm: Float[Array, ""]
+    resampled: Bool[Array, ""]
+    dead: Int[Array, ""]
+    phase: Int[Array, ""]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scoring(Algorithm):
+    r"""Newton's method on the marginal likelihood, by quasi-random points at each group's mode.
+
+    With the score $g$ and Louis' information $I = I_c - M$ of all groups, a step is
+    $\theta \leftarrow \theta + I^{-1} g$, shortened to three standard errors, damped where
+    log p falls, and with the size of its eigenvalues where $I$ is not positive definite. It ends
+    with measurements of log p, score and information at the maximum, by fresh points each, from
+    which the evidence, the standard errors and their simulation errors are made.
+
+    For `jalax.GroupedModel`, or a `jalax.Model`, with up to 6 latents a group, and up to 300
+    numbers of theta: there it takes seconds where `jalax.JALAEM` takes a minute. The number of
+    particles is that of the points of a group, a power of two.
+
+    Args:
+        num_measurements: at the end; their spread is the error.
+    """
+
+    num_measurements: int = dataclasses.field(default=8, metadata={"static": True})
+
+    gives_evidence = True
+    min_particles = 16
+    finds_its_particles = True
+    phases = ("climbing", "measuring", "done")
+
+    def check(self, model: Model) -> None:
+        if self.num_measurements < 2:
+            raise ValueError(
+                f"Scoring.num_measurements must be 2 or more, got {self.num_measurements}."
+            )
+        if (size := trees.size(model.latent)) > LATENTS_UP_TO:
+            raise ValueError(
+                f"Scoring is for groups of up to {LATENTS_UP_TO} latents, and this model has "
+                f"{size} in each: use jalax.JALAEM(), or jalax.GroupedModel if they fall into "
+                "independent groups."
+            )
+
+    def check_theta(self, theta: Tree) -> None:
+        if not information.fits(theta):
+            raise ValueError(
+                f"Scoring holds the information about theta, a dense matrix, for up to "
+                f"{information.LIMIT} numbers, and theta has {trees.size(theta)}: use "
+                "jalax.JALAEM()."
+            )
+
+    @property
+    def stops_by_itself(self) -> bool:
+        return True
+
+    def default_particles(self, model: Model) -> int:
+        return POINTS.get(trees.size(model.latent), POINTS_BEYOND)
+
+    def is_done(self, state: State) -> Bool[Array, ""]:
+        return state.memory.phase == DONE
+
+    def advice(self, retries: int) -> str:
+        return "Try another theta_0, where log_joint is finite, or algorithm=jalax.JALAEM()"
+
+    def without_path_evidence(self) -> str:
+        return "Scoring measures the evidence at its last theta: there is none along a path."
+
+    def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:
+        groups, num = cloud.log_weights.shape
+        if num & (num - 1):
+            raise ValueError(
+                f"the points of Scoring are a power of two in number, such as 256 or 1024; "
+                f"num_particles is {num}."
+            )
+        flat, _ = ravel_pytree(theta)
+        example, _ = ravel_latent(model)
+        zero = jnp.zeros((), jnp.int32)
+        matrix = jnp.zeros((flat.size, flat.size), flat.dtype)
+        none = jnp.zeros((groups,), cloud.log_weights.dtype)
+        here = Here(
+            jnp.broadcast_to(example, (groups, example.size)),
+            jnp.full_like(none, -jnp.inf),
+            *(jnp.zeros_like(flat), matrix, matrix),
+        )
+        sums = Sums(none, none, jnp.zeros_like(flat), matrix, matrix, matrix)
+        damping = jnp.asarray(1e-3, flat.dtype)
+        shifts = jax.random.key_data(key)
+        memory = Memory(zero, shifts, flat, damping, zero, here, zero, sums)
+        return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
+
+    def step(self, key, model: Model, state: State) -> tuple[State, ScoringInfo]:
+        memory, (flat, unravel) = state.memory, ravel_pytree(state.theta)
+        climbing = memory.phase == CLIMBING
+        shifts = jnp.where(climbing, memory.shifts, jax.random.key_data(key))
+        shifts = jax.random.wrap_key_data(shifts, impl=jax.random.key_impl(key))
+        num = state.log_weights.shape[1]
+        seen = look(shifts, model, unravel(memory.trial), memory.here.modes, num)
+
+        accepted = _is_finite(seen) & (~climbing | _rises(memory.here, seen))
+        after = self._climb(memory, seen, accepted, flat)
+        after = trees.select(climbing, after, self._measure(memory, seen))
+        theta = jnp.where(climbing & accepted, memory.trial, flat)
+        ended = (after.phase == DONE) & (memory.phase != DONE)
+        theta = jnp.where(ended, theta + _last_step(after), theta)
+
+        particles = _as_latents(model, seen.particles)
+        particles = trees.select(accepted, particles, state.particles)
+        log_weights = jnp.where(accepted, seen.log_weights, state.log_weights)
+        none = jnp.isneginf(memory.here.log_p[0]) & ~accepted  # not even at theta_0
+        ess = weight_math.effective_sample_size(weight_math.normalise(log_weights))
+        info = ScoringInfo(
+            jnp.sum(after.here.log_p),
+            jnp.where(none, 0.0, jnp.min(ess)),
+            jnp.mean(after.here.log_p),
+            jnp.linalg.norm(after.here.score),
+            jnp.zeros((), bool),
+            seen.dead,
+            after.phase,
+        )
+        theta = unravel(theta)
+        base = state.log_evidence_base
+        return State(state.step + 1, theta, particles, log_weights, base, after), info
+
+    def _climb(self, memory: Memory, seen: Pass, accepted, theta) -> Memory:
+        """Where to look next: from the trial if it was accepted, else from theta, less far."""
+        new = Here(seen.modes, seen.log_p, seen.score, seen.complete, seen.missing)
+        here = trees.select(accepted, new, memory.here)
+        theta = jnp.where(accepted, memory.trial, theta)
+        lower, higher = memory.damping / 5, jnp.maximum(8 * memory.damping, 1e-2)
+        damping = jnp.where(accepted, lower, higher)
+        rejected = jnp.where(accepted, 0, memory.rejected + 1).astype(jnp.int32)
+        step, length, share = newton_step(here.score, here.complete, here.missing, damping)
+        shortest = jnp.where(share < MISSING, SHORTEST_IF_MISSING, SHORTEST)
+        ends = (accepted & (length < shortest)) | (rejected > MAX_REJECTED)
+        trial = jnp.where(ends, theta, theta + step)
+        phase = jnp.where(ends, MEASURING, CLIMBING).astype(jnp.int32)
+        return memory._replace(
+            phase=phase, trial=trial, damping=damping, rejected=rejected, here=here
+        )
+
+    def _measure(self, memory: Memory, seen: Pass) -> Memory:
+        change = seen.log_p - memory.here.log_p
+        square = jnp.outer(seen.score, seen.score)
+        new = Sums(change, change**2, seen.score, square, seen.complete, seen.missing)
+        sums = jax.tree.map(jnp.add, memory.sums, new)
+        measured = memory.measured + 1
+        done = measured >= self.num_measurements
+        phase = jnp.where(done, DONE, MEASURING).astype(jnp.int32)
+        return memory._replace(phase=phase, measured=measured, sums=sums)
+
+    def measurement(self, state: State) -> Measurement | None:
+        memory, num = state.memory, jnp.maximum(state.memory.measured, 2)
+        mean = jax.tree.map(lambda total: total / num, memory.sums)
+        spread = num / (num - 1)
+        variance = jnp.maximum(mean.log_p_square - mean.log_p**2, 0.0) * spread
+        noise = (mean.score_square - jnp.outer(mean.score, mean.score)) / (num - 1)
+        _, unravel = ravel_pytree(state.theta)
+        groups = memory.here.log_p + mean.log_p
+        derivatives = mean.score, noise, mean.complete, mean.missing
+        theta = unravel(memory.trial)
+        return Measurement(theta, groups, variance, num, *derivatives, state.log_weights)
+
+
+def newton_step(score, complete, missing, damping) -> tuple[Array, Array, Array]:
+    """The next step, its length in standard errors before it is shortened, and the least share.
+
+    In units in which the complete-data information has a diagonal of ones. Where the observed
+    information is not positive definite the size of its eigenvalues counts, and a thousandth of
+    the complete-data information where there is less. The share of it that is not missing is the
+    least eigenvalue.
+    """
+    scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
+    size, axes = jnp.linalg.eigh((complete - missing) * scale[:, None] * scale)
+    along = axes.T @ (scale * score)
+    step = along / (jnp.maximum(jnp.abs(size), 1e-3) + damping)
+    length = jnp.sqrt(jnp.sum(jnp.abs(along * step)))
+    step = step * jnp.minimum(1.0, LONGEST / jnp.maximum(length, 1e-30))
+    return scale * (axes @ step), length, size[0]
+
+
+def _last_step(memory: Memory) -> Float[Array, " P"]:
+    """To the maximum that all measurements together see.
+
+    On the way to a boundary a standard error is no measure of length: a tenth of theta is.
+    """
+    sums, num = memory.sums, memory.measured
+    step, _, _ = newton_step(sums.score / num, sums.complete / num, sums.missing / num, 0.0)
+    longest = jnp.max(jnp.abs(step) / (1 + jnp.abs(memory.trial)))
+    return step * jnp.minimum(1.0, 0.1 / jnp.maximum(longest, 1e-30))
+
+
+def _is_finite(seen: Pass) -> Bool[Array, ""]:
+    parts = (seen.log_p, seen.score, seen.complete, seen.missing)
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in parts]))
+
+
+def _rises(here: Here, seen: Pass) -> Bool[Array, ""]:
+    """log p does not fall, added up over the differences of the groups: these are small."""
+    return jnp.sum(seen.log_p - here.log_p) >= -TOLERANCE
+
+
+def _as_latents(model: Model, vectors: Float[Array, "G N D"]) -> Tree:
+    _, unravel = ravel_latent(model)
+    return jax.vmap(jax.vmap(unravel))(vectors)

@@ -1,0 +1,138 @@
+r"""What quasi-random points of every group say about theta, in one pass.
+
+The mode of a group is followed from a theta nearby, a Student-t stands on its curvature, and its
+quantiles at the points of `points.py` are weighed by $p_\theta(x, y) / q(x)$. The weights give
+$\log p_\theta(y)$, the score $E[s]$ and both parts of the information, see `information.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float, Int, Key
+
+from jalax._model import batching
+from jalax._model.evaluation import log_joint_of_vectors, over_groups
+from jalax._model.model import Model
+from jalax._particles.trees import Tree
+from jalax._reference import points
+from jalax._reference.small_matrices import cholesky, inverse_of_lower
+
+MODE_STEPS = 50  # of Newton's method; one or two where theta has hardly moved
+
+
+class Pass(NamedTuple):
+    """The points of every group, and what they say at one theta."""
+
+    modes: Float[Array, "G D"]
+    particles: Float[Array, "G N D"]
+    log_weights: Float[Array, "G N"]
+    log_p: Float[Array, " G"]  # log p_theta(y_g)
+    score: Float[Array, " P"]
+    complete: Float[Array, "P P"]  # I_c
+    missing: Float[Array, "P P"]  # M
+    dead: Int[Array, ""]  # points where log p is not finite
+
+
+class _Place(NamedTuple):
+    """A point of one group on the way to its mode."""
+
+    x: Float[Array, " D"]
+    value: Float[Array, ""]
+    gradient: Float[Array, " D"]
+    hessian: Float[Array, "D D"]  # of -log p
+
+
+def look(
+    key: Key[Array, ""], model: Model, theta: Tree, modes: Float[Array, "G D"], num: int
+) -> Pass:
+    """One pass at theta, from the modes at a theta nearby, with `num` points a group."""
+    flat, unravel = ravel_pytree(theta)
+
+    def density(t, x, data):
+        return log_joint_of_vectors(model, unravel(t))(x, data)
+
+    def of_group(mode, key, data):
+        mode, root, log_det = follow_mode(lambda x: density(flat, x, data), mode)
+        u = points.uniforms(key, num, mode.size, mode.dtype)
+        z = points.student_quantile(u)
+        x = mode + jnp.matmul(z, root.T, precision="highest")
+        log_q = jnp.sum(points.student_log_density(z), axis=1) - log_det
+        return mode, x, *_weighed(lambda t, x: density(t, x, data), flat, x, log_q)
+
+    each = num * max(4 * flat.size, batching.data_size(model))
+    keys = jax.random.split(key, model.num_groups)
+    mode, x, log_weights, log_p, score, complete, missing, dead = over_groups(
+        model, of_group, modes, keys, each=each
+    )
+    sums = (jnp.sum(part, axis=0) for part in (score, complete, missing, dead))
+    return Pass(mode, x, log_weights, log_p, *sums)
+
+
+def _weighed(
+    density: Callable, theta: Float[Array, " P"], x: Float[Array, "N D"], log_q: Float[Array, " N"]
+) -> tuple:
+    """log-weights, log p, score, I_c, M and the number of dead points of one group."""
+    values, scores = jax.vmap(jax.value_and_grad(density), in_axes=(None, 0))(theta, x)
+    alive = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
+    log_weights = jnp.where(alive, values - log_q, -jnp.inf)
+    total = logsumexp(log_weights)
+    weights = jnp.exp(log_weights - total)
+    scores = jnp.where(alive[:, None], scores, 0.0)
+    score = weights @ scores
+    centred = scores - score
+    missing = jnp.einsum("n,np,nq->pq", weights, centred, centred, precision="highest")
+    # A dead point must not be visited again: zero times NaN is NaN.
+    visited = jnp.where(alive[:, None], x, x[jnp.argmax(log_weights)])
+
+    def mean(t):
+        return jnp.sum(weights * jax.vmap(lambda x: density(t, x))(visited))
+
+    complete = -jax.hessian(mean)(theta)
+    log_p = total - jnp.log(jnp.asarray(x.shape[0], total.dtype))
+    dead = jnp.sum(~alive, dtype=jnp.int32)
+    return log_weights, log_p, score, complete, missing, dead
+
+
+def follow_mode(
+    log_p: Callable, x: Float[Array, " D"]
+) -> tuple[Float[Array, " D"], Float[Array, "D D"], Float[Array, ""]]:
+    """The mode near x, R with R R^T the inverse Hessian of -log p there, and log det R.
+
+    Newton's method, with a damping that grows where a step fails or the Hessian is not positive.
+    """
+    slack = 4 * float(jnp.finfo(x.dtype).eps)
+
+    def at(x):
+        value, gradient = jax.value_and_grad(log_p)(x)
+        return _Place(x, value, gradient, -jax.hessian(log_p)(x))
+
+    def body(carry):
+        k, place, damping, _ = carry
+        root = _inverse_root(place.hessian, damping)
+        step = root.T @ (root @ place.gradient)
+        small = (damping == 0) & (place.gradient @ step < 1e-6)
+        new = at(place.x + step)
+        better = new.value >= place.value - slack * jnp.abs(place.value)  # false if either is NaN
+        place = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, place)
+        relaxed = jnp.where(damping > 1e-3, damping / 8, 0.0)
+        return k + 1, place, jnp.where(better, relaxed, 8 * damping + 0.01), small
+
+    first = jnp.zeros((), jnp.int32), at(x), jnp.zeros((), x.dtype), jnp.zeros((), bool)
+    _, place, _, _ = lax.while_loop(lambda c: (c[0] < MODE_STEPS) & ~c[3], body, first)
+    exact, raised = (_inverse_root(place.hessian, damping) for damping in (0.0, 1.0))
+    root = jnp.where(jnp.all(jnp.isfinite(exact)), exact, raised).T
+    return place.x, root, jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root))))
+
+
+def _inverse_root(H: Float[Array, "D D"], damping) -> Float[Array, "D D"]:
+    """L^{-1} of H = L L^T with its diagonal raised; NaN where that is not positive definite."""
+    diagonal = jnp.abs(jnp.diagonal(H))
+    raise_by = damping * jnp.maximum(diagonal, 1e-6 * jnp.max(diagonal) + 1e-12)
+    return inverse_of_lower(cholesky(H + jnp.diag(raise_by)))

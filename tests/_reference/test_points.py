@@ -1,0 +1,78 @@
+"""Quasi-random points: SciPy's net, a lattice, Student's quantiles, and known integrals."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.stats import qmc
+
+from jalax._reference import points
+from jalax._reference.group_points import follow_mode
+from jalax._reference.small_matrices import cholesky, inverse_of_lower
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("dimension", [4, 6, 20])
+def test_the_table_is_sobols_net(dimension):
+    ours = points.table(256, dimension) / 2.0**32
+    net = qmc.Sobol(dimension, scramble=False).random(256)
+    np.testing.assert_array_equal(np.sort(ours, axis=0), np.sort(net, axis=0))
+    order, other = np.lexsort(ours.T), np.lexsort(net.T)
+    np.testing.assert_array_equal(ours[order], net[other])
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 6])
+def test_points_are_in_the_open_cube_and_symmetric(dimension, precision):
+    u = points.uniforms(KEY, 512, dimension, jnp.dtype(precision))
+    assert u.dtype.name == precision
+    assert 0 < u.min() < 1 - u.max() + 1 / 256
+    assert u.max() < 1
+    # One point in each of 512 intervals of every coordinate.
+    for column in np.floor(np.asarray(u, float) * 512).T:
+        assert sorted(column) == list(range(512))
+
+
+def test_shifts_make_an_average_unbiased_and_better_than_random_draws(x64):
+    """E[exp(u1 + u2)] = (e - 1)^2, over 200 shifts of 1024 points."""
+
+    def mean(key):
+        u = points.uniforms(key, 1024, 2, jnp.dtype(float))
+        return jnp.mean(jnp.exp(u.sum(axis=1)))
+
+    found = np.asarray(jax.vmap(mean)(jax.random.split(KEY, 200)))
+    exact, error = (np.e - 1) ** 2, found.std(ddof=1) / np.sqrt(200)
+    assert abs(found.mean() - exact) < 4.5 * error
+    # The variance of one draw is E[exp(2 u)]^2 - E[exp(u)]^4.
+    drawn = np.sqrt((((np.e**2 - 1) / 2) ** 2 - exact**2) / 1024)
+    assert found.std() < drawn / 10
+
+
+def test_students_quantile_and_density(x64):
+    u = np.concatenate([[1e-9, 0.5, 1 - 1e-9], np.linspace(0.001, 0.999, 97)])
+    t = points.student_quantile(jnp.asarray(u))
+    np.testing.assert_allclose(t, stats.t(4).ppf(u), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(points.student_log_density(t), stats.t(4).logpdf(t), rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_small_factors(size, x64):
+    A = np.random.default_rng(size).normal(size=(size, size))
+    H = A @ A.T + np.eye(size)
+    L = cholesky(jnp.asarray(H))
+    np.testing.assert_allclose(L, np.linalg.cholesky(H), atol=1e-12)
+    np.testing.assert_allclose(inverse_of_lower(L) @ L, np.eye(size), atol=1e-12)
+    assert np.isnan(cholesky(jnp.asarray(-H))).any()
+
+
+@pytest.mark.parametrize("first", [0.0, 30.0, -8.0])
+def test_the_mode_of_a_skewed_density(first, x64):
+    """log p = a x - b e^x: the mode is log(a / b), its curvature a; from far away as well."""
+    a, b = 3.0, 2.0
+    mode, root, log_det = follow_mode(lambda x: jnp.sum(a * x - b * jnp.exp(x)), jnp.full(2, first))
+    np.testing.assert_allclose(mode, np.log(a / b), atol=1e-6)
+    np.testing.assert_allclose(root, np.eye(2) / np.sqrt(a), atol=1e-5)
+    np.testing.assert_allclose(log_det, -np.log(a), atol=1e-5)
