@@ -193,17 +193,8 @@ print(json.dumps({
 
 CONTRACT = [
     *("Model", "GroupedModel", "from_numpyro", "mixed", "JALAEM", "PGD", "IPLA", "SOUL", "SFLA"),
-    *(
-        "Scoring",
-        "fit",
-        "fit_many",
-        "log_evidence",
-        "Evidence",
-        "transport",
-        "compare",
-        "Comparison",
-        "load",
-    ),
+    "Scoring",
+    *("fit", "fit_many", "log_evidence", "Evidence", "transport", "compare", "Comparison", "load"),
     *("extend", "FitResult", "Given", "FromSampler", "Laplace", "Importance", "Tempered", "ULA"),
     *("progress_bar", "checkpoint", "stop_when", "time_limit", "systematic", "Optax"),
     *(

@@ -148,10 +148,11 @@ def inverse_information(
 ) -> tuple[np.ndarray, np.ndarray]:
     """I^{-1} with nothing in flat directions, and which numbers of theta are lost with these."""
     share = np.where(known, metric.share, np.inf)
-    inverse = (metric.basis / share) @ metric.basis.T
+    basis = np.asarray(metric.basis)
+    inverse = (basis / share) @ basis.T
     # A number is lost if a fair part of it lies in flat directions, each in units of its own.
     unit = np.sqrt(np.maximum(np.abs(np.diagonal(complete)), 1e-300))
-    flat_space, _ = np.linalg.qr(metric.basis[:, ~known] * unit[:, None])
+    flat_space, _ = np.linalg.qr(basis[:, ~known] * unit[:, None])
     return inverse, (flat_space**2).sum(axis=1) > 0.25
 
 
