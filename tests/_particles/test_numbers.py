@@ -295,9 +295,9 @@ def test_a_flat_direction_with_a_slope_is_no_boundary():
     metric = information.Metric(np.eye(3), np.eye(3), np.array([-0.02, 0.7, 0.0]))
     known = np.array([False, True, False])
     noise = 1e-4 * np.eye(3)
-    found = uncertainty._uphill(np.array([0.9, 5.0, 0.1]), noise, metric, known)
+    found = uncertainty.uphill_of(np.array([0.9, 5.0, 0.1]), noise, metric, known)
     assert found.tolist() == [[1.0, 0.0, 0.0]]
-    noisy = uncertainty._uphill(np.array([0.9, 5.0, 0.1]), 0.1 * np.eye(3), metric, known)
+    noisy = uncertainty.uphill_of(np.array([0.9, 5.0, 0.1]), 0.1 * np.eye(3), metric, known)
     assert noisy.shape == (0, 3)
 
 

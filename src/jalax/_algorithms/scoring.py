@@ -113,6 +113,8 @@ class Scoring(Algorithm):
             raise ValueError(
                 f"Scoring.num_measurements must be 2 or more, got {self.num_measurements}."
             )
+        if model.layout is not None:
+            raise ValueError("Scoring does not run on a mesh yet: use jalax.JALAEM().")
         if (size := trees.size(model.latent)) > LATENTS_UP_TO:
             raise ValueError(
                 f"Scoring is for groups of up to {LATENTS_UP_TO} latents, and this model has "
