@@ -11,7 +11,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -69,19 +68,6 @@ def exponent(values: Mapping[int, float]) -> float:
     """b of value ~ size^b, by least squares in log-log."""
     slope, _ = np.polyfit(np.log(list(values)), np.log(list(values.values())), 1)
     return float(slope)
-
-
-def peak_memory() -> float:
-    """The largest resident set of this process so far, in bytes.
-
-    Linux keeps it as VmHWM. `ru_maxrss` survives exec: of a process that was started by a large
-    one it is at least the size of that one.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(x for x in status.read_text().splitlines() if x.startswith("VmHWM"))
-        return 1024.0 * int(line.split()[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
 def commit() -> str:

@@ -16,7 +16,9 @@ import sys
 import time
 
 import numpy as np
-from _common import HERE, peak_memory
+from _common import HERE
+
+from jalax.cli.book_child import peak_memory
 
 GROUPS = (100, 1_000, 10_000, 100_000)
 ROWS, PARTICLES, MINIBATCH = 8, 50, 2_000

@@ -34,7 +34,6 @@ from _common import (
     exponent,
     in_rounds,
     machine,
-    peak_memory,
     quick,
     seconds,
     upper_half,
@@ -44,6 +43,7 @@ from _steps import steps_of
 from floor import floor
 
 import jalax
+from jalax.cli.book_child import peak_memory
 
 ROUNDS = 2 if quick() else 5
 SAMPLE = 0.1  # seconds of one size in one round, unless one step takes longer

@@ -20,9 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from _common import Row, machine, peak_memory, quick, write
+from _common import Row, machine, quick, write
 
 import jalax
+from jalax.cli.book_child import peak_memory
 
 ROWS = 10**5 if quick() else 10**7
 NUM_PARTICLES = 100

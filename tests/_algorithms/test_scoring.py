@@ -169,7 +169,7 @@ def test_many_fits_are_the_fits(x64):
         np.testing.assert_allclose(one.log_evidence, alone.log_evidence, rtol=1e-9)
 
 
-def test_a_model_without_groups_and_batches_of_groups_give_the_same(x64):
+def test_batches_of_groups_give_the_same(x64):
     problem = problems.seeds()
     batches = problem.model.replace(group_batch=5)
     whole, some = (fit(model, problem.theta) for model in (problem.model, batches))

@@ -26,10 +26,10 @@ def test_the_table_is_sobols_net(dimension):
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 6])
-def test_points_are_in_the_open_cube_and_symmetric(dimension, precision):
+def test_points_are_in_the_open_cube_and_evenly_spread(dimension, precision):
     u = points.uniforms(KEY, 512, dimension, jnp.dtype(precision))
     assert u.dtype.name == precision
-    assert 0 < u.min() < 1 - u.max() + 1 / 256
+    assert u.min() > 0
     assert u.max() < 1
     # One point in each of 512 intervals of every coordinate.
     for column in np.floor(np.asarray(u, float) * 512).T:

@@ -179,7 +179,7 @@ class Scoring(Algorithm):
 
         accepted = _is_finite(seen) & (~climbing | _rises(memory.here, seen))
         after = self._climb(memory, seen, accepted, flat)
-        after = trees.select(climbing, after, self._measure(memory, seen))
+        after = trees.select(climbing, after, self._measure(memory, seen, accepted))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
         theta = jnp.where(ended, theta + _last_step(after), theta)
@@ -219,12 +219,13 @@ class Scoring(Algorithm):
             phase=phase, trial=trial, damping=damping, rejected=rejected, here=here
         )
 
-    def _measure(self, memory: Memory, seen: Pass) -> Memory:
+    def _measure(self, memory: Memory, seen: Pass, finite) -> Memory:
+        """One measurement more; one that is not finite would spoil all of them."""
         change = seen.log_p - memory.here.log_p
         square = jnp.outer(seen.score, seen.score)
         new = Sums(change, change**2, seen.score, square, seen.complete, seen.missing)
-        sums = jax.tree.map(jnp.add, memory.sums, new)
-        measured = memory.measured + 1
+        sums = trees.select(finite, jax.tree.map(jnp.add, memory.sums, new), memory.sums)
+        measured = memory.measured + finite.astype(jnp.int32)
         done = measured >= self.num_measurements
         phase = jnp.where(done, DONE, MEASURING).astype(jnp.int32)
         return memory._replace(phase=phase, measured=measured, sums=sums)

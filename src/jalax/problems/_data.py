@@ -45,3 +45,12 @@ def _typed(values: list[str]) -> np.ndarray:
 def indicators(column: np.ndarray, levels: tuple) -> np.ndarray:
     """One column of 0 and 1 for each of the levels: all but the first are R's treatment coding."""
     return (column[:, None] == np.array(levels)).astype(float)
+
+
+def counted_within(member: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The members of each group as numbers from 0, to index its own effects by."""
+    number = np.zeros_like(member)
+    for one in np.unique(group):
+        rows = group == one
+        number[rows] = np.unique(member[rows], return_inverse=True)[1]
+    return number

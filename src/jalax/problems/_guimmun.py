@@ -41,15 +41,6 @@ def _frame() -> Any:
     return pandas.DataFrame(table).astype({"mom": str, "comm": str})
 
 
-def _mothers(mother: np.ndarray, community: np.ndarray) -> np.ndarray:
-    """Mothers counted from 0 in each community."""
-    number = np.zeros_like(mother)
-    for one in np.unique(community):
-        rows = community == one
-        number[rows] = np.unique(mother[rows], return_inverse=True)[1]
-    return number
-
-
 def guimmun() -> Problem:
     """Immunisation of 2,159 children of 1,595 mothers in 161 communities of Guatemala: the logit
     with 16 fixed effects and intercepts of the mother and of the community; theta is
@@ -57,7 +48,7 @@ def guimmun() -> Problem:
     """
     table = _data.table("guImmun.csv.gz")
     rows = {"X": _features(table), "y": (table["immun"] == "Y").astype(float)}
-    rows["mom"] = _mothers(table["mom"], table["comm"])
+    rows["mom"] = _data.counted_within(table["mom"], table["comm"])
     data = group_by(rows, table["comm"]).data
     mother = data.pop("mom")
     levels = {"comm": np.zeros_like(mother), "mom": mother}

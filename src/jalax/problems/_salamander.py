@@ -26,15 +26,6 @@ def _blocks(female: np.ndarray, male: np.ndarray) -> np.ndarray:
     return block
 
 
-def _within(animal: np.ndarray, block: np.ndarray) -> np.ndarray:
-    """Animals counted from 0 in each block."""
-    number = np.zeros_like(animal)
-    for one in np.unique(block):
-        rows = block == one
-        number[rows] = np.unique(animal[rows], return_inverse=True)[1]
-    return number
-
-
 def salamander() -> Problem:
     """Mating of 60 female and 60 male salamanders of two populations: the logit of a success with
     a mean for each of the crosses RR, RW, WR, WW (female first) and effects of both animals;
@@ -49,8 +40,8 @@ def salamander() -> Problem:
     rows = {
         "X": _data.indicators(table["Cross"], ("RR", "RW", "WR", "WW")),
         "y": table["Mate"].astype(float),
-        "female": _within(female, block),
-        "male": _within(male, block),
+        "female": _data.counted_within(female, block),
+        "male": _data.counted_within(male, block),
     }
     data = group_by(rows, block).data
     levels = {factor: data.pop(factor) for factor in ("female", "male")}
