@@ -28,7 +28,7 @@ def table(num: int, dimension: int) -> np.ndarray:
         generator = np.array(GENERATOR[:dimension], np.uint64)
         return (index * generator % num * (2**32 // num)).astype(np.uint32)
     with resources.files("jalax._reference").joinpath("sobol.npy").open("rb") as file:
-        directions = np.load(file)  # (64, 32): Joe and Kuo's, as in SciPy
+        directions = np.load(file, allow_pickle=False)  # (64, 32): Joe and Kuo's, as in SciPy
     found = np.zeros((num, dimension), np.uint32)
     for bit in range(num.bit_length() - 1):
         chosen = ((index >> np.uint64(bit)) & np.uint64(1)).astype(bool)
