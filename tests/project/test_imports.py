@@ -64,7 +64,7 @@ ROOMS = {
     "launch": ("_runtime", "runtime"),
 }
 # Who in `_fit` may know an algorithm by name: the default, and the rules of its step size.
-KNOW_ALGORITHMS = {"jalax._fit.fit", "jalax._fit.auto_step_size"}
+KNOW_ALGORITHMS = {"jalax._fit.choice", "jalax._fit.auto_step_size"}
 # Files beside the algorithms that several of them, or JALA-EM alone, are made of.
 PARTS = {"peers", "jala_em_options", "minibatches", "step_size", "theta_step", "weight_rules"}
 

@@ -23,12 +23,19 @@ from jalax._model.model import Model
 from jalax._model.types import Cloud, State
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
-from jalax._reference.group_points import Pass, look
+from jalax._reference import points
+from jalax._reference.group_points import (
+    Pass,
+    Sums,
+    added,
+    error_aimed_at,
+    look,
+    measured,
+    no_sums,
+    relative_variance,
+)
 
 CLIMBING, MEASURING, DONE = range(3)
-LATENTS_UP_TO = 6  # of a group: beyond, few of the points fall where the posterior is
-POINTS = {1: 256, 2: 512}  # by the number of latents
-POINTS_BEYOND = 1024
 LONGEST = 3.0  # standard errors that theta may move in a step
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
 # The same where nearly all information is missing: on the way to a boundary a step gains less and
@@ -36,6 +43,7 @@ SHORTEST = 1e-3  # standard errors of a step that is not worth taking
 SHORTEST_IF_MISSING, MISSING = 0.02, 1e-3
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
+MOST_ROUNDS = 4  # of measurements, until the error of log p is as small as it is aimed at
 
 
 class Here(NamedTuple):
@@ -48,17 +56,6 @@ class Here(NamedTuple):
     missing: Float[Array, "P P"]
 
 
-class Sums(NamedTuple):
-    """Over the measurements; log p of each group less that of `Here`, to keep its digits."""
-
-    log_p: Float[Array, " G"]
-    log_p_square: Float[Array, " G"]
-    score: Float[Array, " P"]
-    score_square: Float[Array, "P P"]
-    complete: Float[Array, "P P"]
-    missing: Float[Array, "P P"]
-
-
 class Memory(NamedTuple):
     phase: Int[Array, ""]
     shifts: UInt32[Array, " K"]  # of the climb: the data of their key
@@ -66,8 +63,7 @@ class Memory(NamedTuple):
     damping: Float[Array, ""]
     rejected: Int[Array, ""]  # trials in a row
     here: Here
-    measured: Int[Array, ""]
-    sums: Sums
+    sums: Sums  # of the measurements, relative to `here`
 
 
 class ScoringInfo(NamedTuple):
@@ -93,12 +89,13 @@ class Scoring(Algorithm):
     with measurements of log p, score and information at the maximum, by fresh points each, from
     which the evidence, the standard errors and their simulation errors are made.
 
-    For `jalax.GroupedModel`, or a `jalax.Model`, with up to 6 latents a group, and up to 300
+    For `jalax.GroupedModel`, or a `jalax.Model`, with up to 32 latents a group, and up to 300
     numbers of theta: there it takes seconds where `jalax.JALAEM` takes a minute. The number of
     particles is that of the points of a group, a power of two.
 
     Args:
-        num_measurements: at the end; their spread is the error.
+        num_measurements: at the end; their spread is the error. Where it is large, up to four
+            times as many are taken.
     """
 
     num_measurements: int = dataclasses.field(default=8, metadata={"static": True})
@@ -113,29 +110,43 @@ class Scoring(Algorithm):
             raise ValueError(
                 f"Scoring.num_measurements must be 2 or more, got {self.num_measurements}."
             )
-        if model.layout is not None:
-            raise ValueError("Scoring does not run on a mesh yet: use jalax.JALAEM().")
-        if (size := trees.size(model.latent)) > LATENTS_UP_TO:
-            raise ValueError(
-                f"Scoring is for groups of up to {LATENTS_UP_TO} latents, and this model has "
-                f"{size} in each: use jalax.JALAEM(), or jalax.GroupedModel if they fall into "
-                "independent groups."
-            )
+        if reason := self.unsuitable(model):
+            raise ValueError(f"{reason}: use jalax.JALAEM().")
 
     def check_theta(self, theta: Tree) -> None:
-        if not information.fits(theta):
-            raise ValueError(
-                f"Scoring holds the information about theta, a dense matrix, for up to "
-                f"{information.LIMIT} numbers, and theta has {trees.size(theta)}: use "
-                "jalax.JALAEM()."
-            )
+        if reason := self.too_many(theta):
+            raise ValueError(f"{reason}: use jalax.JALAEM().")
+
+    @staticmethod
+    def unsuitable(model: Model) -> str:
+        """Why it cannot fit a model; "" if it can."""
+        if model.layout is not None:
+            return "Scoring does not run on a mesh yet"
+        if (size := trees.size(model.latent)) > points.LATENTS_UP_TO:
+            where = "a group" if model.grouped else "the model"
+            return f"{where} has {size} latents, and Scoring is for up to {points.LATENTS_UP_TO}"
+        return ""
+
+    @staticmethod
+    def too_many(theta: Tree) -> str:
+        """Why theta is too large for it; "" if it is not."""
+        if information.fits(theta):
+            return ""
+        return (
+            f"theta has {trees.size(theta)} numbers, and Scoring holds the information about "
+            f"them, a dense matrix, for up to {information.LIMIT}"
+        )
+
+    @staticmethod
+    def can_have(num_points: int) -> bool:
+        return num_points >= Scoring.min_particles and num_points & (num_points - 1) == 0
 
     @property
     def stops_by_itself(self) -> bool:
         return True
 
     def default_particles(self, model: Model) -> int:
-        return POINTS.get(trees.size(model.latent), POINTS_BEYOND)
+        return points.usual_number(trees.size(model.latent))
 
     def is_done(self, state: State) -> Bool[Array, ""]:
         return state.memory.phase == DONE
@@ -163,10 +174,9 @@ class Scoring(Algorithm):
             jnp.full_like(none, -jnp.inf),
             *(jnp.zeros_like(flat), matrix, matrix),
         )
-        sums = Sums(none, none, jnp.zeros_like(flat), matrix, matrix, matrix)
         damping = jnp.asarray(1e-3, flat.dtype)
         shifts = jax.random.key_data(key)
-        memory = Memory(zero, shifts, flat, damping, zero, here, zero, sums)
+        memory = Memory(zero, shifts, flat, damping, zero, here, no_sums(groups, flat))
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
     def step(self, key, model: Model, state: State) -> tuple[State, ScoringInfo]:
@@ -179,7 +189,7 @@ class Scoring(Algorithm):
 
         accepted = _is_finite(seen) & (~climbing | _rises(memory.here, seen))
         after = self._climb(memory, seen, accepted, flat)
-        after = trees.select(climbing, after, self._measure(memory, seen, accepted))
+        after = trees.select(climbing, after, self._measure(model, memory, seen, accepted))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
         theta = jnp.where(ended, theta + _last_step(after), theta)
@@ -219,28 +229,24 @@ class Scoring(Algorithm):
             phase=phase, trial=trial, damping=damping, rejected=rejected, here=here
         )
 
-    def _measure(self, memory: Memory, seen: Pass, finite) -> Memory:
-        """One measurement more; one that is not finite would spoil all of them."""
-        change = seen.log_p - memory.here.log_p
-        square = jnp.outer(seen.score, seen.score)
-        new = Sums(change, change**2, seen.score, square, seen.complete, seen.missing)
-        sums = trees.select(finite, jax.tree.map(jnp.add, memory.sums, new), memory.sums)
-        measured = memory.measured + finite.astype(jnp.int32)
-        done = measured >= self.num_measurements
+    def _measure(self, model: Model, memory: Memory, seen: Pass, finite) -> Memory:
+        """One measurement more; one that is not finite would spoil all of them.
+
+        Every so many of them it is seen whether log p is known well enough.
+        """
+        new = added(memory.sums, memory.here.log_p, seen)
+        sums = trees.select(finite, new, memory.sums)
+        number = jnp.maximum(sums.number, 2)
+        variance = relative_variance(number, sums.ratio, sums.ratio_square)
+        error = jnp.sqrt(jnp.sum(variance))
+        enough = (error < error_aimed_at(model)) & (sums.number % self.num_measurements == 0)
+        done = finite & (enough | (sums.number >= MOST_ROUNDS * self.num_measurements))
         phase = jnp.where(done, DONE, MEASURING).astype(jnp.int32)
-        return memory._replace(phase=phase, measured=measured, sums=sums)
+        return memory._replace(phase=phase, sums=sums)
 
     def measurement(self, state: State) -> Measurement | None:
-        memory, num = state.memory, jnp.maximum(state.memory.measured, 2)
-        mean = jax.tree.map(lambda total: total / num, memory.sums)
-        spread = num / (num - 1)
-        variance = jnp.maximum(mean.log_p_square - mean.log_p**2, 0.0) * spread
-        noise = (mean.score_square - jnp.outer(mean.score, mean.score)) / (num - 1)
-        _, unravel = ravel_pytree(state.theta)
-        groups = memory.here.log_p + mean.log_p
-        derivatives = mean.score, noise, mean.complete, mean.missing
-        theta = unravel(memory.trial)
-        return Measurement(theta, groups, variance, num, *derivatives, state.log_weights)
+        memory = state.memory
+        return measured(memory.sums, memory.here.log_p, memory.trial, state.log_weights)
 
 
 def newton_step(score, complete, missing, damping) -> tuple[Array, Array, Array]:
@@ -265,7 +271,7 @@ def _last_step(memory: Memory) -> Float[Array, " P"]:
 
     On the way to a boundary a standard error is no measure of length: a tenth of theta is.
     """
-    sums, num = memory.sums, memory.measured
+    sums, num = memory.sums, jnp.maximum(memory.sums.number, 1)
     step, _, _ = newton_step(sums.score / num, sums.complete / num, sums.missing / num, 0.0)
     longest = jnp.max(jnp.abs(step) / (1 + jnp.abs(memory.trial)))
     return step * jnp.minimum(1.0, 0.1 / jnp.maximum(longest, 1e-30))

@@ -17,6 +17,7 @@ from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
 from jalax._particles import weight_math
 from jalax._particles.trees import Tree
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,7 @@ class FitRecord:
     origin: Any = None  # the model, algorithm and start in memory; None when read from a file
     saved_evidence: Evidence | None = None  # of the finish, or read from a file
     saved_uncertainty: Uncertainty | None = None
+    choice: str = ""  # why this algorithm, where fit chose it
     labels: tuple[str, ...] | None = None  # names for the numbers of theta, where the model has any
 
     @property
@@ -76,7 +78,7 @@ class FitRecord:
     @property
     def ess(self) -> jax.Array:
         """Effective sample size of the particles (of each group)."""
-        return weight_math.effective_sample_size(self.weights)
+        return _ess(self.log_weights)
 
     @property
     def gradient_bias(self) -> float:
@@ -118,20 +120,30 @@ class FitRecord:
         else:
             flat, unravel = ravel_pytree(self.free)
             errors = np.sqrt(np.diagonal(known.covariance))
+            middle = np.asarray(flat, float)
 
             def mapped(t):
                 theta = self.origin.model.constrained(unravel(jnp.asarray(t, flat.dtype)))
                 return np.asarray(ravel_pytree(theta)[0], float)
 
-            ends = mapped(flat - q * errors), mapped(flat + q * errors)
+            ends = mapped(middle - q * errors), mapped(middle + q * errors)
             low, high = np.minimum(*ends), np.maximum(*ends)
         return jax.tree.map(
-            lambda a, b: jnp.stack([a, b], axis=-1), self.like_theta(low), self.like_theta(high)
+            lambda a, b: jnp.asarray(np.stack([a, b], axis=-1)),
+            self.like_theta(low),
+            self.like_theta(high),
         )
 
     def like_theta(self, numbers: np.ndarray) -> Tree:
         flat, unravel = ravel_pytree(self.theta)
         return unravel(jnp.asarray(numbers, flat.dtype))
+
+
+def _ess_of(log_weights: jax.Array) -> jax.Array:
+    return weight_math.effective_sample_size(weight_math.normalise(log_weights))
+
+
+_ess = Program(_ess_of, small=LEVEL_0_OLD_EMITTERS, large={})
 
 
 @dataclasses.dataclass(frozen=True)

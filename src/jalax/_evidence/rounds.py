@@ -36,6 +36,7 @@ from jalax._runtime.compilation import (
 )
 from jalax._runtime.processes import to_host
 
+LEAST_ESS = 0.02  # as a share of the draws, in the worst group
 INFORMATION_ERROR = 0.005  # relative Monte-Carlo error allowed in a standard error
 
 
@@ -51,15 +52,16 @@ class Budget(NamedTuple):
     max_particles: int | None = None
     error: float | None = None
     fraction: float | None = None  # the simulation error of theta, in standard errors
+    usual: int = 200_000  # draws in each of few groups
 
-    def filled(self, model: Model, usual: int = 200_000) -> Budget:
-        """With what suits the model in the place of None; `usual` draws in each of few groups."""
+    def filled(self, model: Model) -> Budget:
+        """With what suits the model in the place of None."""
         groups = model.num_groups
         # The errors of many groups add up, and so does what the evidence is to tell apart.
         error = max(0.03, 0.003 * float(np.sqrt(groups)), 3e-5 * groups)
         return self._replace(
             num_particles=self.num_particles or default_particles(model),
-            max_particles=self.max_particles or min(usual, MOST_DRAWS // groups),
+            max_particles=self.max_particles or min(self.usual, MOST_DRAWS // groups),
             error=self.error or error,
         )
 
@@ -83,11 +85,12 @@ class Total:
     num_particles: int
     num_replicates: int
     moments: Moments | None
+    rounding: float = 0.0  # of the sum over all groups
 
     @property
     def trusted(self) -> bool:
         """Importance sampling is enough: its weights have a variance, and enough of them count."""
-        return self.k_hat < SURE_VARIANCE and self.ess > 0.02
+        return self.k_hat < SURE_VARIANCE and self.ess > LEAST_ESS
 
     @property
     def value(self) -> float:
@@ -96,7 +99,7 @@ class Total:
 
     @property
     def error(self) -> float:
-        return float(np.sqrt(self.variance.sum()))
+        return float(np.hypot(np.sqrt(self.variance.sum()), self.rounding))
 
 
 @dataclasses.dataclass

@@ -267,7 +267,7 @@ def finish(
     flat, unravel = ravel_pytree(theta)
     if flat.size > LIMIT:
         raise ValueError(too_many(flat.size))
-    budget = Budget(fraction=fraction).filled(model, MAX_PARTICLES)
+    budget = Budget(fraction=fraction, usual=MAX_PARTICLES)
     for k in range(MAX_SCORING):
         evidence, moments = log_evidence.estimate(fold_in(key, k), model, theta, budget)
         assert moments is not None
@@ -310,9 +310,8 @@ def uncertainty_at(key, model: Model, theta: Tree, fraction: float) -> Uncertain
     size = ravel_pytree(theta)[0].size
     if size > LIMIT:
         raise ValueError(too_many(size))
-    evidence, moments = log_evidence.estimate(
-        key, model, theta, Budget(fraction=fraction).filled(model, MAX_PARTICLES)
-    )
+    budget = Budget(fraction=fraction, usual=MAX_PARTICLES)
+    evidence, moments = log_evidence.estimate(key, model, theta, budget)
     assert moments is not None
     key_probe = fold_in(key, 1)
     return solve(key_probe, model, theta, moments, evidence.degrees_of_freedom).uncertainty

@@ -27,8 +27,10 @@ def summarise(result: FitRecord) -> Summary:
 
 def heading(result: FitRecord) -> list[str]:
     size = f"{result.num_steps} steps, {particles(result)}"
+    chosen = [f"chosen {result.choice}"] if result.choice else []
     return [
         f"{result.algorithm}: {size}, {result.seconds:.1f} s",
+        *chosen,
         f"status: {result.status} ({result.message})",
     ]
 
@@ -45,7 +47,8 @@ def theta_numbers(result: FitRecord) -> np.ndarray:
     if known is None:
         return np.column_stack([values, np.full((values.size, 4), np.nan)])
     ends = [
-        np.reshape(leaf, (-1, 2)) for leaf in jax.tree.leaves(result.wald_intervals(known, 0.95))
+        np.reshape(np.asarray(leaf), (-1, 2))
+        for leaf in jax.tree.leaves(result.wald_intervals(known, 0.95))
     ]
     errors, simulation = known.errors(known.covariance), known.errors(known.simulation)
     return np.column_stack([values, errors, simulation, np.concatenate(ends)])
@@ -89,7 +92,7 @@ def particle_rows(result: FitRecord) -> list[tuple[str, tuple[Cell, ...]]]:
     if len(shape) == 2 and result.gradient_bias > 0.25:
         rows.append(("bias of a gradient", (f"sqrt(G)/N = {result.gradient_bias:.2f} s.e.",)))
     if len(result.history.get("ess", ())):
-        ess, dead = float(np.min(result.ess)), int(result.history["dead"].sum())
+        ess, dead = float(np.min(np.asarray(result.ess))), int(result.history["dead"].sum())
         rows.append(("ess", (f"{ess:.1f} of {shape[-1]}" + f", {dead} died" * (dead > 0),)))
     return rows
 

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,8 @@ class checkpoint(Callback):
                 stacklevel=2,
             )
 
-    def exists(self, run: Run) -> bool:
-        found = first_says(run.layout, lambda: str(Path(self.path).exists()))
+    def exists(self, layout: Layout | None) -> bool:
+        found = first_says(layout, lambda: str(Path(self.path).exists()))
         return found == "True"
 
     def restore(self, run: Run) -> None:
@@ -105,6 +106,14 @@ class checkpoint(Callback):
         if records:
             run.records = [records]
         run.first_step = first_step
+
+
+def checkpointed_algorithm(callbacks: Sequence[Callback], layout: Layout | None) -> str | None:
+    """The name of the algorithm in the file that a fit will resume from; None without one."""
+    for callback in callbacks:
+        if isinstance(callback, checkpoint) and callback.exists(layout):
+            return str(_read(callback.path, layout)[0].get("algorithm"))
+    return None
 
 
 def _records(skeleton: Any, arrays: dict[str, np.ndarray], run: Run) -> dict[str, Any]:

@@ -23,13 +23,19 @@ from jalax._model.types import Status
 from jalax._particles import weight_math
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Jit, Program, fold_in
-from jalax._runtime.processes import to_host
 
 
 def result_of(
-    run: Run, status: Status, message: str, done: uncertainty.Finished | None = None
+    run: Run,
+    status: Status,
+    message: str,
+    done: uncertainty.Finished | None = None,
+    choice: str = "",
 ) -> FitResult:
-    """The result, with the scoring steps at the end unless they are `done`."""
+    """The result, with the scoring steps at the end unless they are `done`.
+
+    `choice`: why the algorithm was chosen, where the user did not.
+    """
     model = run.model
     if status != Status.DIVERGED:
         run.state = run.algorithm.complete(model, run.state)
@@ -44,7 +50,7 @@ def result_of(
     if status == Status.MAX_STEPS and bool(is_done(run)):
         status, message = Status.CONVERGED, f"theta has settled after {run.step} steps"
     if status == Status.CONVERGED and (seen := run.algorithm.measurement(state)) is not None:
-        finished = _measured(model, theta, seen)
+        finished = _measured(model, theta, seen) if done is None else done
         status, message = _verdict(run, status, finished)
     elif status in (Status.CONVERGED, Status.MAX_STEPS) and _finishes(run):
         finished, status, message = _scored(run, theta, status, message, done)
@@ -69,6 +75,7 @@ def result_of(
         message=message,
         state=state,
         algorithm=type(run.algorithm).__name__,
+        choice=choice,
         num_steps=run.step - run.first_step,
         seconds=run.seconds,
         path_value=value,
@@ -91,7 +98,7 @@ def result_of(
 
 
 def _measured(model: Model, theta: Tree, seen: Measurement) -> uncertainty.Finished:
-    end = measured.finished(model, theta, to_host(seen))
+    end = measured.finished(model, theta, seen)
     for doubt in end.evidence.messages:
         warnings.warn(f"log_evidence: {doubt}.", stacklevel=5)
     return end

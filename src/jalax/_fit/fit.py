@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jalax._algorithms.jala_em import JALAEM
-from jalax._evidence import default_cloud, rounds
+from jalax._evidence import by_points, default_cloud, rounds
 from jalax._fit import loop
 from jalax._fit.callbacks import Callback, Run, check_callbacks
-from jalax._fit.checkpoint import checkpoint, unflatten_state
+from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm, unflatten_state
+from jalax._fit.choice import checked, choose, instead, judged
 from jalax._fit.conclusion import result_of
 from jalax._fit.driver import capacity_of, drive, with_progress
 from jalax._fit.result import FitResult, SavedState
 from jalax._model import checks, information, sharding
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
-from jalax._model.types import Cloud, Start, State
+from jalax._model.types import Cloud, Start, State, Status
 from jalax._particles.pareto import USUAL_LIMIT
 from jalax._particles.trees import Tree
 from jalax._reference.references import as_reference
@@ -35,7 +35,6 @@ from jalax._runtime.compilation import (
     LEVEL_1,
     Program,
     compile_ahead,
-    fold_in,
     jit,
     split,
 )
@@ -74,14 +73,17 @@ def fit(
         model: a `jalax.Model` or `jalax.GroupedModel`.
         theta: the start value, any pytree of floats; by default the model's own.
         key: `jax.random.key(seed)`. Same key, same machine: same result, bit for bit.
-        algorithm: `jalax.JALAEM()` (the default), which chooses its step size, preconditioner,
-            theta-step and stopping by itself; or `PGD`, `IPLA`, `SOUL`, `SFLA`.
+        algorithm: by default `jalax.Scoring()` where groups have few latents, and `jalax.JALAEM()`
+            where not, or where Scoring's points turn out not to cover the posterior; the summary
+            says which, and why. Or one of these, or `PGD`, `IPLA`, `SOUL`, `SFLA`.
         start: where the particles come from: by default draws of a Student-t on the Laplace mode,
-            resampled by weight, or, where that is not good enough, `jalax.Tempered()`.
+            resampled by weight, or, where that is not good enough, `jalax.Tempered()`. Scoring
+            finds its points itself: with a start given, the default algorithm is JALA-EM.
         num_particles: N (in each group); `Given` brings its own. By default 500 for an automatic
-            JALA-EM (fewer in each of many groups, but at least the root of their number), else 100.
+            JALA-EM (fewer in each of many groups, but at least the root of their number), 256 to
+            1024 for Scoring, a power of two, else 100.
         num_steps: how many steps to take at most; with `state=`, how many more. Optional for an
-            automatic JALA-EM, which stops by itself.
+            automatic JALA-EM and for Scoring, which stop by themselves.
         group_batch: how many groups of a grouped model to work on at a time, to save memory; see
             `jalax.GroupedModel`. The answer does not depend on it.
         particle_batch: how many particles of a model without groups to visit at a time, to save
@@ -120,80 +122,146 @@ def fit(
     given = layouts.with_auto_axes((model, theta, key, algorithm, start, state))
     model, theta, key, algorithm, start, state = given
     with layouts.use_mesh(layout), naming_knobs(model.grouped):
-        algorithm = prepare_algorithm(algorithm)
+        algorithm = None if algorithm is None else checked(algorithm)
         batches = {"group_batch": group_batch, "particle_batch": particle_batch}
         model = model.replace(**{name: n for name, n in batches.items() if n is not None})
         model = sharding.lay_out(model, layout)
-        algorithm.check(model)
-        num_steps = _num_steps(num_steps, algorithm)
-        chunk_size = arguments.check_count("chunk_size", chunk_size)
-        record = arguments.check_count("record", record)
-        key_start, key_run = split(key)
-
-        capacity = capacity_of(chunk_size)
-        begin: Start | None = None
-        if state is None:
+        if state is None or isinstance(state, SavedState):
             theta = checks.prepare_theta(theta, model)
-            checks.check_log_joint(model, theta)
-            algorithm = algorithm.filled(theta).canonical()
-            algorithm.check_theta(theta)
-            begin, cloud, ahead = _start(
-                key_start, start, algorithm, model, theta, num_particles, capacity
-            )
-            checks.check_start(model, theta, cloud, algorithm.gives_evidence)
-            if ahead is not None:
-                ahead.join()
-            first = _init(fold_in(key_start, 1), algorithm, model, theta, cloud)
-        else:
-            like = state.theta if isinstance(state, State) else checks.prepare_theta(theta, model)
-            algorithm = algorithm.filled(like).canonical()
-            first = sharding.place(model, _continued(state, algorithm, model, theta))
-        run = Run(
-            key=key_run,
+        elif isinstance(state, State):
+            theta = state.theta
+        saved = checkpointed_algorithm(callbacks, model.layout)
+        choice = choose(algorithm, model, theta, start, num_particles, state, saved)
+        request = _Request(
             model=model,
-            algorithm=algorithm,
-            state=first,
-            first_step=int(first.step),
+            key=key,
+            start=start,
+            num_particles=num_particles,
             num_steps=num_steps,
-            start=begin,
-            theta_0=first.theta,
-            fit_key=key,
-            record=record,
+            chunk_size=arguments.check_count("chunk_size", chunk_size),
+            record=arguments.check_count("record", record),
+            callbacks=callbacks,
+            progress=progress,
             began=began,
-            layout=model.layout,
         )
-        for callback in callbacks:
-            if isinstance(callback, checkpoint) and callback.exists(run):
-                callback.restore(run)
-
-        advance = partial(loop.run_chunk, key_run, algorithm, model, capacity=capacity)
+        run, status, message = _run(request, choice.algorithm, theta, state)
+        done, doubt = judged(run, status, choice)
+        if doubt:
+            choice = instead(doubt)
+            theta = run.state.theta
+            run, status, message = _run(request, choice.algorithm, theta, resumes=False)
         with termination_as_interrupt():
-            status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
-            return result_of(run, status, message)
+            return result_of(run, status, message, done, choice.reason)
 
 
-def _start(
-    key,
-    given: Start | None,
+class _Request(NamedTuple):
+    """What the user asked of one fit, whatever the algorithm."""
+
+    model: Model
+    key: jax.Array
+    start: Start | None
+    num_particles: int | None
+    num_steps: int | None
+    chunk_size: int
+    record: int
+    callbacks: Sequence[Callback]
+    progress: Callback | None
+    began: float
+
+
+def _run(
+    asked: _Request,
     algorithm: Algorithm,
-    model: Model,
     theta: Tree,
-    num_particles: int | None,
-    capacity: int,
-) -> tuple[Start, Cloud, Thread | None]:
-    """The start that was taken, its particles, and the loop's program, if it is being compiled."""
-    given = start_for(algorithm, given)
-    begin, count = _prepare_start(given, model, theta, algorithm, num_particles)
-    ahead = None
-    if given is None:
-        # For a GPU its compiler wants to try things on it, and on a mesh only the start itself
-        # knows how its particles lie.
-        if jax.default_backend() == "cpu" and model.layout is None:
-            ahead = _compile_ahead(key, algorithm, model, theta, count, capacity)
-        begin, cloud = _default_cloud(key, begin, model, theta, count)
+    state: State | SavedState | None = None,
+    resumes: bool = True,
+) -> tuple[Run, Status, str]:
+    """From theta, or a state, to the end of the loop; `resumes`: from a checkpoint if there is."""
+    model = asked.model
+    algorithm.check(model)
+    num_steps = _num_steps(asked.num_steps, algorithm)
+    key_start, key_run = split(asked.key)
+    capacity = capacity_of(asked.chunk_size)
+    begin: Start | None = None
+    if state is None:
+        checks.check_log_joint(model, theta)
+        algorithm = algorithm.filled(theta).canonical()
+        algorithm.check_theta(theta)
+        begin, first = _begin(asked, key_start, algorithm, theta, capacity)
     else:
+        algorithm = algorithm.filled(theta).canonical()
+        first = sharding.place(model, _continued(state, algorithm, model, theta))
+    run = Run(
+        key=key_run,
+        model=model,
+        algorithm=algorithm,
+        state=first,
+        first_step=int(first.step),
+        num_steps=num_steps,
+        start=begin,
+        theta_0=first.theta,
+        fit_key=asked.key,
+        record=asked.record,
+        began=asked.began,
+        layout=model.layout,
+    )
+    for callback in asked.callbacks if resumes else ():
+        if isinstance(callback, checkpoint) and callback.exists(run.layout):
+            callback.restore(run)
+    advance = partial(loop.run_chunk, key_run, algorithm, model, capacity=capacity)
+    callbacks = with_progress(asked.callbacks, asked.progress)
+    with termination_as_interrupt():
+        return run, *drive(run, advance, asked.chunk_size, callbacks)
+
+
+def _begin(
+    asked: _Request, key, algorithm: Algorithm, theta: Tree, capacity: int
+) -> tuple[Start, State]:
+    """The start that was taken, and the state of step 0; the loop is compiled meanwhile."""
+    model, given = asked.model, start_for(algorithm, asked.start)
+    begin, count = _prepare_start(given, model, theta, algorithm, asked.num_particles)
+    if isinstance(begin, Example):
+        checks.check_example(model, theta, algorithm.gives_evidence)
+        state = _init_example.eval_shape(key, algorithm, model, theta, count)
+        with _compiling(model, lambda: [_lowered(key, algorithm, model, state, capacity)]):
+            first = _init_example(key, algorithm, model, theta, count)
+            by_points.compile_quality(state.log_weights)
+        return begin, first
+    if given is not None:
         cloud = _draw(key, begin, model, theta, count)
-    return begin, cloud, ahead
+        checks.check_start(model, theta, cloud, algorithm.gives_evidence)
+        return begin, _init(key, algorithm, model, theta, cloud)
+
+    def loop_and_first_state() -> list[Any]:
+        scores = information.fits(theta)
+        cloud = default_cloud.start_shapes(key, model, theta, count, scores)
+        state = _init.eval_shape(key, algorithm, model, theta, cloud)
+        loop_program = _lowered(key, algorithm, model, state, capacity)
+        return [loop_program, _init.lower(key, algorithm, model, theta, cloud)]
+
+    with _compiling(model, loop_and_first_state):
+        begin, cloud = _default_cloud(key, begin, model, theta, count)
+        checks.check_start(model, theta, cloud, algorithm.gives_evidence)
+    return begin, _init(key, algorithm, model, theta, cloud)
+
+
+@contextlib.contextmanager
+def _compiling(model: Model, lower: Callable[[], list[Any]]) -> Iterator[None]:
+    """The largest programs compile while the start is drawn.
+
+    Not for a GPU, whose compiler wants to try things on it, and not on a mesh, where only the
+    start itself knows how its particles lie.
+    """
+    alone = jax.default_backend() == "cpu" and model.layout is None
+    ahead = compile_ahead(*lower()) if alone else None
+    yield
+    if ahead is not None:  # an error in the start does not wait for it
+        ahead.join()
+
+
+def _lowered(key, algorithm: Algorithm, model: Model, state: State, capacity: int) -> Any:
+    length = np.zeros((), np.int32)
+    return loop.run_chunk.lower(key, algorithm, model, state, length, capacity=capacity)
 
 
 def _num_steps(num_steps: int | None, algorithm: Algorithm) -> int:
@@ -223,32 +291,10 @@ def _default_cloud(
     return tempered, _draw(key, tempered, model, theta, num_particles)
 
 
-def _compile_ahead(
-    key, algorithm: Algorithm, model: Model, theta: Tree, num_particles: int, capacity: int
-) -> Thread:
-    """The loop's program, the largest, and its first state compile while the start is drawn."""
-    cloud = default_cloud.start_shapes(key, model, theta, num_particles, information.fits(theta))
-    state = _init.eval_shape(key, algorithm, model, theta, cloud)
-    length = np.zeros((), np.int32)
-    return compile_ahead(
-        loop.run_chunk.lower(key, algorithm, model, state, length, capacity=capacity),
-        _init.lower(key, algorithm, model, theta, cloud),
-    )
-
-
 def needs_tempering(k_hat: Any, error: Any) -> bool:
     """Too few draws of the default start carry the weight (its particles are resampled)."""
     k_hat, error = to_host((k_hat, error))
     return bool(np.median(k_hat) > USUAL_LIMIT or np.max(error) > 0.2)
-
-
-def prepare_algorithm(given: Algorithm | None) -> Algorithm:
-    algorithm: Any = JALAEM() if given is None else given
-    if not isinstance(algorithm, Algorithm):
-        raise TypeError(
-            f"algorithm must be an object such as jalax.JALAEM(step_size=...), got {algorithm!r}."
-        )
-    return algorithm.canonical()
 
 
 def start_as_tree(start: Any) -> Any:
@@ -298,19 +344,29 @@ def _draw(key, start: Start, model: Model, theta: Tree, num_particles: int) -> C
 
 
 def _first(key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Cloud) -> State:
+    key = jax.random.fold_in(key, 1)
     return sharding.constrain_state(model, algorithm.init(key, model, theta, cloud))
 
 
+def _first_of_example(
+    key, algorithm: Algorithm, model: Model, theta: Tree, num_particles: int
+) -> State:
+    """The same without ever holding the copies outside."""
+    return _first(key, algorithm, model, theta, Example()(key, model, theta, num_particles))
+
+
 _init = Program(_first, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1)
+_init_example = Program(
+    _first_of_example, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1, static_argnames="num_particles"
+)
 
 
 def _continued(state: State | SavedState, algorithm: Algorithm, model: Model, theta: Tree) -> State:
     """The state a fit goes on from, once its structure is that of this algorithm and model."""
     if isinstance(state, SavedState):
         shape = state.arrays["state.log_weights"].shape
-        theta = checks.prepare_theta(theta, model)
     elif isinstance(state, State):
-        shape, theta = state.log_weights.shape, state.theta
+        shape = state.log_weights.shape
     else:
         hint = ": pass result.state" if isinstance(state, FitResult) else ""
         raise TypeError(

@@ -17,6 +17,7 @@ from jalax._evidence.uncertainty import Finished
 from jalax._fit import loop
 from jalax._fit.callbacks import Callback, Run, check_callbacks
 from jalax._fit.checkpoint import checkpoint
+from jalax._fit.choice import checked, choose
 from jalax._fit.conclusion import finish_alone, finished_as_json, finished_from_json, result_of
 from jalax._fit.driver import advice, capacity_of, drive, with_progress
 from jalax._fit.fit import (
@@ -24,7 +25,6 @@ from jalax._fit.fit import (
     _prepare_start,
     default_start,
     needs_tempering,
-    prepare_algorithm,
     start_as_tree,
     start_for,
 )
@@ -128,20 +128,22 @@ def fit_many(
     arguments.check_key(key, shape[0] if shape else None)
     callbacks = check_callbacks(callbacks, progress)
     layout = layouts.of_fits(mesh)
-    algorithm = prepare_algorithm(algorithm)
-    num_steps = _num_steps(num_steps, algorithm)
+    algorithm = None if algorithm is None else checked(algorithm)
     chunk_size = arguments.check_count("chunk_size", chunk_size)
     if any(isinstance(callback, checkpoint) for callback in callbacks):
         raise ValueError("checkpoint works with jalax.fit; jalax.fit_many has no checkpoints.")
     model = checks.prepare_model(model)
     theta = model.theta if theta is None else theta
+    axes = _checked_axes(axes)
+    theta_0 = _theta_of_one(theta, axes.get("theta"))
+    choice = choose(algorithm, model, theta_0, start, num_particles)
+    algorithm = choice.algorithm
+    num_steps = _num_steps(num_steps, algorithm)
     start = start_for(algorithm, start)
     if dataclasses.is_dataclass(start) and not isinstance(start, type):
         start = start_as_tree(start)
-    if axes is not None and not isinstance(axes, Mapping):
-        raise TypeError(f"axes must be a dict such as {{'theta': 0}}, got {axes!r}.")
-    axes, given_start = dict(axes or {}), start
-    algorithm = _filled(algorithm, theta, axes.get("theta"))
+    given_start = start
+    algorithm = algorithm if theta_0 is None else algorithm.filled(theta_0).canonical()
     start = Laplace() if start is None else start  # its size is set when one fit is at hand
     inputs = Inputs(algorithm, model.replace(theta=None), theta, start)
     leaf_axes = axes_of_leaves(inputs, axes)
@@ -183,16 +185,22 @@ def fit_many(
         ends = _ends(run, inputs, leaf_axes, real, status, message)
         done = _finish_together(ends, layout)
         # Here, because its warnings point at the caller of this function.
-        return FitResults(tuple(result_of(*end, done.get(i)) for i, end in enumerate(ends)))
+        return FitResults(
+            tuple(result_of(*end, done.get(i), choice.reason) for i, end in enumerate(ends))
+        )
 
 
-def _filled(algorithm: Algorithm, theta: Tree, axis: Any) -> Algorithm:
-    """With an object for every option left out, chosen by the theta of one fit."""
-    if theta is None:
-        return algorithm
-    if axis is not None:
-        theta = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0] if jnp.ndim(leaf) else leaf, theta)
-    return algorithm.filled(theta).canonical()
+def _checked_axes(axes: Any) -> dict[str, Any]:
+    if axes is not None and not isinstance(axes, Mapping):
+        raise TypeError(f"axes must be a dict such as {{'theta': 0}}, got {axes!r}.")
+    return dict(axes or {})
+
+
+def _theta_of_one(theta: Tree, axis: Any) -> Tree:
+    """theta of one fit, as options that depend on it see it; None where there is none."""
+    if theta is None or axis is None:
+        return theta
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[0] if jnp.ndim(leaf) else leaf, theta)
 
 
 def _check_all(

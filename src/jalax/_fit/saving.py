@@ -29,6 +29,7 @@ _PLAIN = (
     "status",
     "message",
     "algorithm",
+    "choice",
     "num_steps",
     "seconds",
     "path_value",

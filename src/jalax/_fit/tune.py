@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jalax._fit.callbacks import Callback, Run, Stop
-from jalax._fit.fit import prepare_algorithm
+from jalax._fit.choice import checked
 from jalax._fit.fit_many import fit_many
 from jalax._fit.result import FitResult
 from jalax._model import checks
@@ -137,7 +137,7 @@ def tune(
     min_gain = arguments.check_number("min_gain", min_gain)
     if num_rows < num_folds:
         raise ValueError(f"{num_rows} observations cannot be cut into {num_folds} folds.")
-    prepare_algorithm(algorithm)
+    checked(algorithm)
     candidates = _candidates(algorithm, sweep)
     key_folds, key_fit = jax.random.split(key)
     train, held_out = _folds(key_folds, model.data, rows, num_rows, num_folds, candidates)

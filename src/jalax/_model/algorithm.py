@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from jalax._model.model import Model
@@ -38,17 +39,21 @@ class ScoringSteps(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """The likelihood and its derivatives at the last theta, by an algorithm that measures them."""
+    """The likelihood and its derivatives at the last theta, on the host, by one who measures them.
 
-    theta: Tree  #: where they were measured
-    groups: Float[Array, " G"]  #: log p of each group, the mean over the measurements
-    variance: Float[Array, " G"]  #: of one measurement
-    num_measured: Int[Array, ""]
-    score: Float[Array, " P"]  #: the mean over the measurements
-    noise: Float[Array, "P P"]  #: its covariance
-    complete: Float[Array, "P P"]  #: I_c of `information.py`
-    missing: Float[Array, "P P"]  #: M
-    log_weights: Float[Array, "G N"]  #: of the points of one measurement
+    In float64; `dtype` is that of the model's numbers.
+    """
+
+    theta: np.ndarray  #: (P,): where they were measured
+    groups: np.ndarray  #: (G,): log of the mean of Z over the measurements
+    variance: np.ndarray  #: (G,): of that mean, relative to its square
+    num_measured: int
+    score: np.ndarray  #: (P,): the mean over the measurements
+    noise: np.ndarray  #: (P, P): its covariance
+    complete: np.ndarray  #: (P, P): I_c of `information.py`
+    missing: np.ndarray  #: (P, P): M
+    log_weights: np.ndarray  #: (G, N): of the points of one measurement
+    dtype: np.dtype
 
 
 @runtime_checkable

@@ -119,7 +119,7 @@ def check_log_joint(model: Model, theta: Tree, name: str = "log_joint") -> None:
     """log_joint takes (theta, x, data) and returns one float."""
     data = model.data
     if isinstance(model, GroupedModel):
-        data = jax.tree.map(lambda leaf: leaf[0], data)
+        data = trees.shapes(data, 1)
     density = traced_once(model.log_joint, model.constrain)
     check_scalar(name, density, {"theta": theta, "x": model.latent, "data": data})
 
@@ -166,6 +166,16 @@ def check_start(model: Model, theta: Tree, cloud: Cloud, weighted: bool = True) 
         known = cloud.log_evidence is None or np.isfinite(to_host(cloud.log_evidence)).all()
         if not known:
             raise ValueError(f"the start's log_evidence is not finite: {cloud.log_evidence}.")
+
+
+def check_example(model: Model, theta: Tree, weighted: bool) -> None:
+    """log_joint is finite at the example latent, in every group."""
+    lead = model.num_groups, 1
+    particles = jax.tree.map(
+        lambda leaf: np.broadcast_to(np.asarray(leaf), (*lead, *np.shape(leaf))), model.latent
+    )
+    value, alive = _look(model, theta, particles)
+    check_values(value, alive, np.zeros(lead), weighted)
 
 
 def look(model: Model, theta: Tree, particles: Tree):

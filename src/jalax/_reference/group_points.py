@@ -8,21 +8,25 @@ $\log p_\theta(y)$, the score $E[s]$ and both parts of the information, see `inf
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, Key
 
 from jalax._model import batching
+from jalax._model.algorithm import Measurement
 from jalax._model.evaluation import log_joint_of_vectors, over_groups
 from jalax._model.model import Model
+from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._reference import points
 from jalax._reference.small_matrices import cholesky, inverse_of_lower
+from jalax._runtime.processes import to_host
 
 MODE_STEPS = 50  # of Newton's method; one or two where theta has hardly moved
 
@@ -40,6 +44,75 @@ class Pass(NamedTuple):
     dead: Int[Array, ""]  # points where log p is not finite
 
 
+class Sums(NamedTuple):
+    """Over several passes at one theta, each with shifts of its own.
+
+    Z of a group as Z / Z_base - 1, the base being that of some pass: this keeps its digits.
+    """
+
+    number: Int[Array, ""]
+    ratio: Float[Array, " G"]
+    ratio_square: Float[Array, " G"]
+    score: Float[Array, " P"]
+    score_square: Float[Array, "P P"]
+    complete: Float[Array, "P P"]
+    missing: Float[Array, "P P"]
+
+
+def no_sums(num_groups: int, theta: Float[Array, " P"]) -> Sums:
+    none, matrix = jnp.zeros((num_groups,), theta.dtype), jnp.zeros((theta.size,) * 2, theta.dtype)
+    zero = jnp.zeros((), jnp.int32)
+    return Sums(zero, none, none, jnp.zeros_like(theta), matrix, matrix, matrix)
+
+
+def added(sums: Sums, base: Float[Array, " G"], seen: Pass) -> Sums:
+    """With one pass more."""
+    ratio = jnp.expm1(seen.log_p - base)
+    square = jnp.outer(seen.score, seen.score)
+    one = jnp.ones((), jnp.int32)
+    new = Sums(one, ratio, ratio**2, seen.score, square, seen.complete, seen.missing)
+    return jax.tree.map(jnp.add, sums, new)
+
+
+def relative_variance(number: Any, ratio: Any, ratio_square: Any) -> Any:
+    """Of the mean of Z over all passes, from the parts of `Sums`."""
+    mean = ratio / number
+    each = (ratio_square / number - mean**2).clip(0.0)
+    return each / (number - 1) / (1 + mean) ** 2
+
+
+def measured(sums: Any, base: Any, theta: Any, log_weights: Any) -> Measurement:
+    """What two or more passes say together, on the host.
+
+    theta is ravelled, and `log_weights` are those of one pass.
+    """
+    base, log_weights, theta, totals = to_host((base, log_weights, theta, sums))
+    sums = jax.tree.map(lambda total: np.asarray(total, float), totals)
+    number = int(sums.number)
+    score = sums.score / number
+    noise = (sums.score_square / number - np.outer(score, score)) / (number - 1)
+    return Measurement(
+        theta=np.asarray(theta, float),
+        groups=base + np.log1p(sums.ratio / number),
+        variance=relative_variance(number, sums.ratio, sums.ratio_square),
+        num_measured=number,
+        score=score,
+        noise=noise,
+        complete=sums.complete / number,
+        missing=sums.missing / number,
+        log_weights=log_weights,
+        dtype=base.dtype,
+    )
+
+
+def error_aimed_at(model: Model) -> float:
+    """The standard error of log p over all groups that is worth more passes."""
+    groups = model.num_groups
+    if trees.size(model.latent) <= points.LATTICE_UP_TO:
+        return max(0.01, 3e-6 * groups)
+    return max(0.01, 3e-3 * groups**0.5)
+
+
 class _Place(NamedTuple):
     """A point of one group on the way to its mode."""
 
@@ -50,10 +123,19 @@ class _Place(NamedTuple):
 
 
 def look(
-    key: Key[Array, ""], model: Model, theta: Tree, modes: Float[Array, "G D"], num: int
+    key: Key[Array, ""],
+    model: Model,
+    theta: Tree,
+    modes: Float[Array, "G D"],
+    num: int,
+    scores: bool = True,
 ) -> Pass:
-    """One pass at theta, from the modes at a theta nearby, with `num` points a group."""
+    """One pass at theta, from the modes at a theta nearby, with `num` points a group.
+
+    Without `scores` those and the information are zero.
+    """
     flat, unravel = ravel_pytree(theta)
+    law = points.law_for(modes.shape[1])
 
     def density(t, x, data):
         return log_joint_of_vectors(model, unravel(t))(x, data)
@@ -61,12 +143,13 @@ def look(
     def of_group(mode, key, data):
         mode, root, log_det = follow_mode(lambda x: density(flat, x, data), mode)
         u = points.uniforms(key, num, mode.size, mode.dtype)
-        z = points.student_quantile(u)
+        z = law.quantile(u)
         x = mode + jnp.matmul(z, root.T, precision="highest")
-        log_q = jnp.sum(points.student_log_density(z), axis=1) - log_det
-        return mode, x, *_weighed(lambda t, x: density(t, x, data), flat, x, log_q)
+        log_q = jnp.sum(law.log_density(z), axis=1) - log_det
+        weighed = _weighed if scores else _weighed_only
+        return mode, x, *weighed(lambda t, x: density(t, x, data), flat, x, log_q)
 
-    each = num * max(4 * flat.size, batching.data_size(model))
+    each = num * max(4 * flat.size if scores else 1, batching.data_size(model))
     keys = jax.random.split(key, model.num_groups)
     mode, x, log_weights, log_p, score, complete, missing, dead = over_groups(
         model, of_group, modes, keys, each=each
@@ -95,9 +178,22 @@ def _weighed(
         return jnp.sum(weights * jax.vmap(lambda x: density(t, x))(visited))
 
     complete = -jax.hessian(mean)(theta)
-    log_p = total - jnp.log(jnp.asarray(x.shape[0], total.dtype))
+    log_p = weight_math.log_mean_exp(log_weights)
     dead = jnp.sum(~alive, dtype=jnp.int32)
     return log_weights, log_p, score, complete, missing, dead
+
+
+def _weighed_only(
+    density: Callable, theta: Float[Array, " P"], x: Float[Array, "N D"], log_q: Float[Array, " N"]
+) -> tuple:
+    """As `_weighed`, with zeros for what only a fit wants to know."""
+    values = jax.vmap(lambda x: density(theta, x))(x)
+    alive = jnp.isfinite(values)
+    log_weights = jnp.where(alive, values - log_q, -jnp.inf)
+    log_p = weight_math.log_mean_exp(log_weights)
+    matrix = jnp.zeros((theta.size,) * 2, theta.dtype)
+    dead = jnp.sum(~alive, dtype=jnp.int32)
+    return log_weights, log_p, jnp.zeros_like(theta), matrix, matrix, dead
 
 
 def follow_mode(
@@ -107,7 +203,6 @@ def follow_mode(
 
     Newton's method, with a damping that grows where a step fails or the Hessian is not positive.
     """
-    slack = 4 * float(jnp.finfo(x.dtype).eps)
 
     def at(x):
         value, gradient = jax.value_and_grad(log_p)(x)
@@ -117,17 +212,23 @@ def follow_mode(
         k, place, damping, _ = carry
         root = _inverse_root(place.hessian, damping)
         step = root.T @ (root @ place.gradient)
-        small = (damping == 0) & (place.gradient @ step < 1e-6)
+        small = (k > 0) & (damping == 0) & (place.gradient @ step < 1e-6)
         new = at(place.x + step)
-        better = new.value >= place.value - slack * jnp.abs(place.value)  # false if either is NaN
+        slack = 4 * jnp.finfo(x.dtype).eps * jnp.abs(place.value)
+        better = (k == 0) | (new.value >= place.value - slack)  # false if either is NaN
         place = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, place)
         relaxed = jnp.where(damping > 1e-3, damping / 8, 0.0)
         return k + 1, place, jnp.where(better, relaxed, 8 * damping + 0.01), small
 
-    first = jnp.zeros((), jnp.int32), at(x), jnp.zeros((), x.dtype), jnp.zeros((), bool)
+    # The first round goes nowhere and looks at x itself: log p is compiled once, not twice.
+    zero = jnp.zeros((), x.dtype)
+    here = _Place(x, zero, jnp.zeros_like(x), jnp.eye(x.size, dtype=x.dtype))
+    first = jnp.zeros((), jnp.int32), here, zero, jnp.zeros((), bool)
     _, place, _, _ = lax.while_loop(lambda c: (c[0] < MODE_STEPS) & ~c[3], body, first)
-    exact, raised = (_inverse_root(place.hessian, damping) for damping in (0.0, 1.0))
-    root = jnp.where(jnp.all(jnp.isfinite(exact)), exact, raised).T
+    exact = _inverse_root(place.hessian, 0.0)
+    # One after the other: two batched calls of LAPACK side by side can wait for each other.
+    damping = jnp.where(jnp.all(jnp.isfinite(exact)), 0.0, 1.0)
+    root = _inverse_root(place.hessian, damping).T
     return place.x, root, jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root))))
 
 

@@ -8,16 +8,24 @@ depend on the key; averages over independent shifts are unbiased, and their spre
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from importlib import resources
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Key, UInt32
 
 LATTICE_UP_TO = 3  # latents
 # Of Cools, Kuo and Nuyens' lattice for any power of two points.
 GENERATOR = (1, 182667, 469891)
+STUDENT_UP_TO = 6  # latents
+WIDTH = 1.1  # of a normal, in standard deviations of the bell
+LATENTS_UP_TO = 32  # beyond, few points fall where the posterior is
+USUAL_NUMBER = {1: 256, 2: 512}  # by the number of latents
+USUAL_NUMBER_BEYOND = 1024
 
 
 @functools.cache
@@ -48,6 +56,27 @@ def uniforms(
     return (cells + 0.5) * dtype.type(2.0**-kept)
 
 
+def usual_number(dimension: int) -> int:
+    return USUAL_NUMBER.get(dimension, USUAL_NUMBER_BEYOND)
+
+
+class Law(NamedTuple):
+    """The distribution of each coordinate of a point, the coordinates independent."""
+
+    quantile: Callable[[Array], Array]
+    log_density: Callable[[Array], Array]
+
+
+def law_for(dimension: int) -> Law:
+    """Student's t, whose tails cover those of any prior; a wide normal where it would miss.
+
+    In more dimensions than a few nearly all points of a Student-t lie outside of a bell. A normal
+    a tenth wider than the bell costs little, but its weights may have no variance: they are judged
+    when the fit ends (`measured.py`).
+    """
+    return STUDENT if dimension <= STUDENT_UP_TO else NORMAL
+
+
 def student_quantile(u: Float[Array, "*any"]) -> Float[Array, "*any"]:
     """Of Student's t with 4 degrees of freedom, in closed form."""
     a = 4 * u * (1 - u)
@@ -58,3 +87,11 @@ def student_quantile(u: Float[Array, "*any"]) -> Float[Array, "*any"]:
 
 def student_log_density(t: Float[Array, "*any"]) -> Float[Array, "*any"]:
     return float(np.log(3 / 8)) - 2.5 * jnp.log1p(t * t / 4)
+
+
+def _normal_log_density(z: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    return norm.logpdf(z, scale=WIDTH)
+
+
+STUDENT = Law(student_quantile, student_log_density)
+NORMAL = Law(lambda u: WIDTH * norm.ppf(u), _normal_log_density)

@@ -1,0 +1,108 @@
+"""Which algorithm a fit takes where the user names none, and whether it was the right one."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jalax._algorithms.jala_em import JALAEM
+from jalax._algorithms.scoring import Memory, Scoring
+from jalax._evidence import measured
+from jalax._evidence.record import SavedState
+from jalax._evidence.uncertainty import Finished
+from jalax._fit.callbacks import Run
+from jalax._fit.driver import is_done
+from jalax._model.algorithm import Algorithm
+from jalax._model.model import Model
+from jalax._model.types import Start, State, Status
+from jalax._particles import trees
+from jalax._particles.trees import Tree
+
+
+class Choice(NamedTuple):
+    algorithm: Algorithm
+    reason: str  #: for the summary; "" where the user chose
+
+    @property
+    def is_ours(self) -> bool:
+        return bool(self.reason)
+
+
+def choose(
+    given: Algorithm | None,
+    model: Model,
+    theta: Tree,
+    start: Start | None = None,
+    num_particles: int | None = None,
+    state: State | SavedState | None = None,
+    saved: str | None = None,
+) -> Choice:
+    """What the user gave; else Scoring where groups have few latents, else JALA-EM.
+
+    `saved` is the name of the algorithm in the fit's checkpoint. A fit that goes on from there, or
+    from a state, goes on with the algorithm it had.
+    """
+    if given is not None:
+        return Choice(checked(given), "")
+    if saved == JALAEM.__name__:
+        return Choice(JALAEM().canonical(), "as in its checkpoint")
+    if state is not None and not _is_of_scoring(state):
+        return Choice(JALAEM().canonical(), "as in its state")
+    if reason := why_not_scoring(model, theta, start, num_particles):
+        return Choice(JALAEM().canonical(), reason)
+    return Choice(Scoring().canonical(), f"because {_sizes(model)}")
+
+
+def checked(given: Any) -> Algorithm:
+    if not isinstance(given, Algorithm):
+        raise TypeError(
+            f"algorithm must be an object such as jalax.JALAEM(step_size=...), got {given!r}."
+        )
+    return given.canonical()
+
+
+def why_not_scoring(
+    model: Model, theta: Tree, start: Start | None, num_particles: int | None
+) -> str:
+    if start is not None:
+        return "because a start was given, and Scoring has none"
+    if num_particles is not None and not Scoring.can_have(num_particles):
+        return f"because Scoring has a power of two points, and num_particles is {num_particles}"
+    if reason := Scoring.unsuitable(model) or Scoring.too_many(theta):
+        return f"because {reason}"
+    return ""
+
+
+def judged(run: Run, status: Status, choice: Choice) -> tuple[Finished | None, str]:
+    """The end of a fit by Scoring, or why its points are not to be trusted."""
+    if not choice.is_ours or not run.algorithm.finds_its_particles:
+        return None, ""
+    if status == Status.DIVERGED:
+        return None, "Scoring's points had no finite density"
+    if not bool(is_done(run)):
+        return None, ""
+    seen = run.algorithm.measurement(run.state)
+    assert seen is not None
+    end = measured.finished(run.model, run.state.theta, seen)
+    if end.evidence.messages:
+        return None, measured.what_is_wrong(end.evidence)
+    if not end.settled:
+        return None, "Scoring stopped where the likelihood still rises"
+    return end, ""
+
+
+def instead(doubt: str) -> Choice:
+    return Choice(JALAEM().canonical(), f"because {doubt}: it went on from there")
+
+
+def _is_of_scoring(state: Any) -> bool:
+    if isinstance(state, SavedState):
+        return "state.memory.trial" in state.names
+    return isinstance(state, State) and isinstance(state.memory, Memory)
+
+
+def _sizes(model: Model) -> str:
+    latents = trees.size(model.latent)
+    what = "1 latent" if latents == 1 else f"{latents} latents"
+    if not model.grouped:
+        return f"the model has {what}"
+    return f"{model.num_groups:,} groups have {what} each"
