@@ -36,7 +36,8 @@ from jalax._reference.group_points import (
 )
 
 CLIMBING, MEASURING, DONE = range(3)
-LONGEST = 3.0  # standard errors that theta may move in a step
+LONGEST = 3.0  # standard errors that theta may move in the first step
+GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
 # The same where nearly all information is missing: on the way to a boundary a step gains less and
 # less, and what is left of the information after the subtraction loses its digits.
@@ -60,6 +61,8 @@ class Memory(NamedTuple):
     phase: Int[Array, ""]
     shifts: UInt32[Array, " K"]  # of the climb: the data of their key
     trial: Float[Array, " P"]  # theta of the next pass
+    foreseen: Float[Array, ""]  # by how much log p should rise there
+    longest: Float[Array, ""]  # standard errors that theta may move in a step
     damping: Float[Array, ""]
     rejected: Int[Array, ""]  # trials in a row
     here: Here
@@ -174,9 +177,9 @@ class Scoring(Algorithm):
             jnp.full_like(none, -jnp.inf),
             *(jnp.zeros_like(flat), matrix, matrix),
         )
-        damping = jnp.asarray(1e-3, flat.dtype)
-        shifts = jax.random.key_data(key)
-        memory = Memory(zero, shifts, flat, damping, zero, here, no_sums(groups, flat))
+        none_yet, longest, damping = (jnp.asarray(x, flat.dtype) for x in (0.0, LONGEST, 1e-3))
+        shifts, sums = jax.random.key_data(key), no_sums(groups, flat)
+        memory = Memory(zero, shifts, flat, none_yet, longest, damping, zero, here, sums)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
     def step(self, key, model: Model, state: State) -> tuple[State, ScoringInfo]:
@@ -217,16 +220,22 @@ class Scoring(Algorithm):
         new = Here(seen.modes, seen.log_p, seen.score, seen.complete, seen.missing)
         here = trees.select(accepted, new, memory.here)
         theta = jnp.where(accepted, memory.trial, theta)
-        lower, higher = memory.damping / 5, jnp.maximum(8 * memory.damping, 1e-2)
-        damping = jnp.where(accepted, lower, higher)
+        rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
+        longest, damping = _trust(memory, accepted, rise)
         rejected = jnp.where(accepted, 0, memory.rejected + 1).astype(jnp.int32)
-        step, length, share = newton_step(here.score, here.complete, here.missing, damping)
-        shortest = jnp.where(share < MISSING, SHORTEST_IF_MISSING, SHORTEST)
-        ends = (accepted & (length < shortest)) | (rejected > MAX_REJECTED)
-        trial = jnp.where(ends, theta, theta + step)
+        step = newton_step(here.score, here.complete, here.missing, damping, longest)
+        shortest = jnp.where(step.share < MISSING, SHORTEST_IF_MISSING, SHORTEST)
+        ends = (accepted & (step.length < shortest)) | (rejected > MAX_REJECTED)
+        trial = jnp.where(ends, theta, theta + step.step)
         phase = jnp.where(ends, MEASURING, CLIMBING).astype(jnp.int32)
         return memory._replace(
-            phase=phase, trial=trial, damping=damping, rejected=rejected, here=here
+            phase=phase,
+            trial=trial,
+            foreseen=step.rise,
+            longest=longest,
+            damping=damping,
+            rejected=rejected,
+            here=here,
         )
 
     def _measure(self, model: Model, memory: Memory, seen: Pass, finite) -> Memory:
@@ -249,21 +258,40 @@ class Scoring(Algorithm):
         return measured(memory.sums, memory.here.log_p, memory.trial, state.log_weights)
 
 
-def newton_step(score, complete, missing, damping) -> tuple[Array, Array, Array]:
-    """The next step, its length in standard errors before it is shortened, and the least share.
+class Step(NamedTuple):
+    step: Float[Array, " P"]
+    length: Float[Array, ""]  # in standard errors, before it is shortened
+    rise: Float[Array, ""]  # of log p, if it is the parabola that it looks like here
+    share: Float[Array, ""]  # of the complete-data information that is not missing, at the least
+
+
+def newton_step(score, complete, missing, damping, longest) -> Step:
+    """The next step, no longer than so many standard errors.
 
     In units in which the complete-data information has a diagonal of ones. Where the observed
     information is not positive definite the size of its eigenvalues counts, and a thousandth of
-    the complete-data information where there is less. The share of it that is not missing is the
-    least eigenvalue.
+    the complete-data information where there is less.
     """
     scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
-    size, axes = jnp.linalg.eigh((complete - missing) * scale[:, None] * scale)
-    along = axes.T @ (scale * score)
-    step = along / (jnp.maximum(jnp.abs(size), 1e-3) + damping)
+    share, axes = jnp.linalg.eigh((complete - missing) * scale[:, None] * scale)
+    along, size = axes.T @ (scale * score), jnp.maximum(jnp.abs(share), 1e-3)
+    step = along / (size + damping)
     length = jnp.sqrt(jnp.sum(jnp.abs(along * step)))
-    step = step * jnp.minimum(1.0, LONGEST / jnp.maximum(length, 1e-30))
-    return scale * (axes @ step), length, size[0]
+    step = step * jnp.minimum(1.0, longest / jnp.maximum(length, 1e-30))
+    rise = jnp.sum(step * (along - size * step / 2))
+    return Step(scale * (axes @ step), length, rise, share[0])
+
+
+def _trust(memory: Memory, accepted, rise) -> tuple[Array, Array]:
+    """How long the next step may be, and its damping, by what the last one did."""
+    share = rise / jnp.maximum(memory.foreseen, 1e-30)
+    factor = jnp.where(share > GOOD, 2.0, jnp.where(share < BAD, 0.5, 1.0))
+    factor = jnp.where(memory.foreseen > 0, factor, 1.0)  # nothing was, at theta_0
+    factor = jnp.where(accepted, factor, 0.25)
+    longest = jnp.maximum(memory.longest * factor, LONGEST)
+    is_short = memory.longest <= LONGEST  # and still fell: another direction, then
+    higher = jnp.where(is_short, jnp.maximum(8 * memory.damping, 1e-2), memory.damping)
+    return longest, jnp.where(accepted, memory.damping / 5, higher)
 
 
 def _last_step(memory: Memory) -> Float[Array, " P"]:
@@ -272,9 +300,10 @@ def _last_step(memory: Memory) -> Float[Array, " P"]:
     On the way to a boundary a standard error is no measure of length: a tenth of theta is.
     """
     sums, num = memory.sums, jnp.maximum(memory.sums.number, 1)
-    step, _, _ = newton_step(sums.score / num, sums.complete / num, sums.missing / num, 0.0)
-    longest = jnp.max(jnp.abs(step) / (1 + jnp.abs(memory.trial)))
-    return step * jnp.minimum(1.0, 0.1 / jnp.maximum(longest, 1e-30))
+    parts = sums.score / num, sums.complete / num, sums.missing / num
+    step = newton_step(*parts, damping=0.0, longest=LONGEST).step
+    largest = jnp.max(jnp.abs(step) / (1 + jnp.abs(memory.trial)))
+    return step * jnp.minimum(1.0, 0.1 / jnp.maximum(largest, 1e-30))
 
 
 def _is_finite(seen: Pass) -> Bool[Array, ""]:

@@ -51,7 +51,9 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
         metric.basis.T[~known],
         jacobian_of(model, theta),
     )
-    settled = length <= 0.03 * np.sqrt(score.size)
+    # The climb ended where the points of one measurement have their maximum, not all together.
+    one = seen.num_measured * float(np.einsum("ij,ji->", inverse, noise))
+    settled = length <= max(0.03 * np.sqrt(score.size), 3 * np.sqrt(max(one, 0.0)))
     uphill = uncertainty.describe_flat(uphill_of(score, noise, metric, known))
     total = total_of(seen)
     total.groups = total.groups + float(score @ step) / 2 / total.groups.size  # by the last step

@@ -28,6 +28,9 @@ from jalax._reference import points
 from jalax._reference.small_matrices import cholesky, inverse_of_lower
 from jalax._runtime.processes import to_host
 
+# For I_c, a smooth function of x, whose points would cost most: so many in all groups together,
+# but at least a quarter of them in each.
+CURVATURE_POINTS = 65_536
 MODE_STEPS = 50  # of Newton's method; one or two where theta has hardly moved
 
 
@@ -136,6 +139,7 @@ def look(
     """
     flat, unravel = ravel_pytree(theta)
     law = points.law_for(modes.shape[1])
+    most = points.power_of_two(max(num // 4, CURVATURE_POINTS // model.num_groups))
 
     def density(t, x, data):
         return log_joint_of_vectors(model, unravel(t))(x, data)
@@ -146,8 +150,13 @@ def look(
         z = law.quantile(u)
         x = mode + jnp.matmul(z, root.T, precision="highest")
         log_q = jnp.sum(law.log_density(z), axis=1) - log_det
-        weighed = _weighed if scores else _weighed_only
-        return mode, x, *weighed(lambda t, x: density(t, x, data), flat, x, log_q)
+
+        def of_theta(t, x):
+            return density(t, x, data)
+
+        if scores:
+            return mode, x, *_weighed(of_theta, flat, x, log_q, most)
+        return mode, x, *_weighed_only(of_theta, flat, x, log_q)
 
     each = num * max(4 * flat.size if scores else 1, batching.data_size(model))
     keys = jax.random.split(key, model.num_groups)
@@ -159,7 +168,11 @@ def look(
 
 
 def _weighed(
-    density: Callable, theta: Float[Array, " P"], x: Float[Array, "N D"], log_q: Float[Array, " N"]
+    density: Callable,
+    theta: Float[Array, " P"],
+    x: Float[Array, "N D"],
+    log_q: Float[Array, " N"],
+    curvature_points: int,
 ) -> tuple:
     """log-weights, log p, score, I_c, M and the number of dead points of one group."""
     values, scores = jax.vmap(jax.value_and_grad(density), in_axes=(None, 0))(theta, x)
@@ -173,9 +186,11 @@ def _weighed(
     missing = jnp.einsum("n,np,nq->pq", weights, centred, centred, precision="highest")
     # A dead point must not be visited again: zero times NaN is NaN.
     visited = jnp.where(alive[:, None], x, x[jnp.argmax(log_weights)])
+    some = points.part_of_net(x.shape[0], x.shape[1], curvature_points)
+    visited, share = visited[some], weights[some] / jnp.sum(weights[some])
 
     def mean(t):
-        return jnp.sum(weights * jax.vmap(lambda x: density(t, x))(visited))
+        return jnp.sum(share * jax.vmap(lambda x: density(t, x))(visited))
 
     complete = -jax.hessian(mean)(theta)
     log_p = weight_math.log_mean_exp(log_weights)
@@ -204,9 +219,13 @@ def follow_mode(
     Newton's method, with a damping that grows where a step fails or the Hessian is not positive.
     """
 
-    def at(x):
+    def gradient_of(x):
         value, gradient = jax.value_and_grad(log_p)(x)
-        return _Place(x, value, gradient, -jax.hessian(log_p)(x))
+        return gradient, (value, gradient)
+
+    def at(x):  # log p is traced once for its value and both derivatives
+        hessian, (value, gradient) = jax.jacfwd(gradient_of, has_aux=True)(x)
+        return _Place(x, value, gradient, -hessian)
 
     def body(carry):
         k, place, damping, _ = carry

@@ -22,7 +22,7 @@ LATTICE_UP_TO = 3  # latents
 # Of Cools, Kuo and Nuyens' lattice for any power of two points.
 GENERATOR = (1, 182667, 469891)
 STUDENT_UP_TO = 6  # latents
-WIDTH = 1.1  # of a normal, in standard deviations of the bell
+BEND = 0.4  # of the tails of the law beyond
 LATENTS_UP_TO = 32  # beyond, few points fall where the posterior is
 USUAL_NUMBER = {1: 256, 2: 512}  # by the number of latents
 USUAL_NUMBER_BEYOND = 1024
@@ -44,6 +44,13 @@ def table(num: int, dimension: int) -> np.ndarray:
     return found
 
 
+def part_of_net(num: int, dimension: int, most: int) -> slice:
+    """Which of the points, no more than `most`, are a net or lattice themselves."""
+    if num <= most:
+        return slice(None)
+    return slice(None, None, num // most) if dimension <= LATTICE_UP_TO else slice(most)
+
+
 def uniforms(
     key: Key[Array, ""], num: int, dimension: int, dtype: jnp.dtype
 ) -> Float[Array, "N D"]:
@@ -60,6 +67,11 @@ def usual_number(dimension: int) -> int:
     return USUAL_NUMBER.get(dimension, USUAL_NUMBER_BEYOND)
 
 
+def power_of_two(number: int) -> int:
+    """The largest that is not more."""
+    return 1 << (number.bit_length() - 1)
+
+
 class Law(NamedTuple):
     """The distribution of each coordinate of a point, the coordinates independent."""
 
@@ -68,13 +80,11 @@ class Law(NamedTuple):
 
 
 def law_for(dimension: int) -> Law:
-    """Student's t, whose tails cover those of any prior; a wide normal where it would miss.
+    """Student's t, whose tails cover those of any prior; where it would miss, one nearer a bell.
 
-    In more dimensions than a few nearly all points of a Student-t lie outside of a bell. A normal
-    a tenth wider than the bell costs little, but its weights may have no variance: they are judged
-    when the fit ends (`measured.py`).
+    In more dimensions than a few most points of a Student-t lie outside of a bell.
     """
-    return STUDENT if dimension <= STUDENT_UP_TO else NORMAL
+    return STUDENT if dimension <= STUDENT_UP_TO else SINH
 
 
 def student_quantile(u: Float[Array, "*any"]) -> Float[Array, "*any"]:
@@ -89,9 +99,19 @@ def student_log_density(t: Float[Array, "*any"]) -> Float[Array, "*any"]:
     return float(np.log(3 / 8)) - 2.5 * jnp.log1p(t * t / 4)
 
 
-def _normal_log_density(z: Float[Array, "*any"]) -> Float[Array, "*any"]:
-    return norm.logpdf(z, scale=WIDTH)
+def sinh_quantile(u: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    """Of sinh(b z) / b, z normal: a bell in the middle, whose tails are those of exp(b z).
+
+    Against a normal density its weights are bounded, and 99 % of the points count; of a Student-t
+    with 4 degrees 94 %. Over twenty latents that makes 80 % and 32 %.
+    """
+    return jnp.sinh(BEND * norm.ppf(u)) / BEND
+
+
+def sinh_log_density(x: Float[Array, "*any"]) -> Float[Array, "*any"]:
+    z = jnp.arcsinh(BEND * x) / BEND
+    return norm.logpdf(z) - jnp.log1p((BEND * x) ** 2) / 2
 
 
 STUDENT = Law(student_quantile, student_log_density)
-NORMAL = Law(lambda u: WIDTH * norm.ppf(u), _normal_log_density)
+SINH = Law(sinh_quantile, sinh_log_density)
