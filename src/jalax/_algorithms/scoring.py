@@ -178,7 +178,7 @@ class Scoring(Algorithm):
             *(jnp.zeros_like(flat), matrix, matrix),
         )
         none_yet, longest, damping = (jnp.asarray(x, flat.dtype) for x in (0.0, LONGEST, 1e-3))
-        shifts, sums = jax.random.key_data(key), no_sums(groups, flat)
+        shifts, sums = jax.random.key_data(key), no_sums(groups, num, flat)
         memory = Memory(zero, shifts, flat, none_yet, longest, damping, zero, here, sums)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 

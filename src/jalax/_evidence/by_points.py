@@ -21,10 +21,10 @@ from jalax._model.evaluation import ravel_latent
 from jalax._model.information import Moments
 from jalax._model.model import Model
 from jalax._particles import trees, weight_math
+from jalax._particles.pareto import NO_VARIANCE, pareto_k
 from jalax._particles.trees import Tree
 from jalax._reference import group_points, points
 from jalax._reference.group_points import Sums
-from jalax._reference.tempering import pooled_k
 from jalax._runtime.compilation import (
     LEVEL_0_OLD_EMITTERS,
     LEVEL_2,
@@ -88,7 +88,7 @@ def total_of(seen: Measurement, scores: bool = True) -> Total:
     Rounding has the same sign in every group, in the worst case: half a unit in the last place.
     """
     rounding = float(np.finfo(seen.dtype).eps) / 2 * float(np.abs(seen.groups).sum())
-    k_hat, ess = (float(part) for part in _quality(seen.log_weights))
+    k_hat, ess = (float(part) for part in _quality(seen.log_weights, seen.pooled))
     parts: Any = (seen.score, seen.noise, seen.complete, seen.missing, seen.missing[None])
     number, num_points = seen.num_measured, seen.log_weights.shape[1]
     return Total(
@@ -102,6 +102,7 @@ def total_of(seen: Measurement, scores: bool = True) -> Total:
         number,
         Moments(*parts) if scores else None,
         rounding,
+        NO_VARIANCE,  # their errors come from independent shifts, not from the weights alone
     )
 
 
@@ -117,18 +118,20 @@ def _freedom(variance: np.ndarray, number: int, rounding: float) -> float:
 # --- the compiled parts -----------------------------------------------------------------------
 
 
-def _look_at_weights(log_weights: Float[Array, "G N"]) -> tuple[Array, Array]:
+def _look_at_weights(
+    log_weights: Float[Array, "G N"], pooled: Float[Array, "K M"]
+) -> tuple[Array, Array]:
     """The Pareto k-hat of the weights, groups pooled, and the lowest ESS as a share of N."""
     ess = weight_math.effective_sample_size(weight_math.normalise(log_weights))
-    return pooled_k(log_weights), jnp.min(ess) / log_weights.shape[1]
+    return pareto_k(pooled.reshape(1, -1))[0], jnp.min(ess) / log_weights.shape[1]
 
 
 _quality = Program(_look_at_weights, small=LEVEL_0_OLD_EMITTERS, large={})
 
 
-def compile_quality(log_weights: Any) -> None:
+def compile_quality(log_weights: Any, pooled: Any) -> None:
     """While something else is compiled: a fit will want it when it ends."""
-    _quality.lower(log_weights).compile()
+    _quality.lower(log_weights, pooled).compile()
 
 
 def _nothing(model: Model, theta: Tree) -> _Passes:
@@ -136,7 +139,8 @@ def _nothing(model: Model, theta: Tree) -> _Passes:
     groups = model.num_groups
     log_weights = jnp.zeros((groups, points.usual_number(example.size)), example.dtype)
     modes = jnp.broadcast_to(example, (groups, example.size))
-    sums = group_points.no_sums(groups, flat.astype(jnp.result_type(flat, example)))
+    flat = flat.astype(jnp.result_type(flat, example))
+    sums = group_points.no_sums(groups, log_weights.shape[1], flat)
     return _Passes(modes, log_weights[:, 0], log_weights, sums)
 
 

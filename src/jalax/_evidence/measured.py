@@ -19,7 +19,7 @@ from jalax._evidence.uncertainty import (
 from jalax._model import information
 from jalax._model.algorithm import Measurement
 from jalax._model.model import Model
-from jalax._particles.pareto import SURE_VARIANCE
+from jalax._particles.pareto import NO_VARIANCE
 from jalax._particles.trees import Tree
 
 # Shares of the complete-data information: nothing is known of what is less than rounding, and
@@ -62,23 +62,17 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
 
 
 def _doubts(total: Total) -> list[str]:
-    doubts = []
-    if total.k_hat > SURE_VARIANCE:
-        doubts.append(
-            f"the weights of the points have a heavy tail (Pareto k-hat {total.k_hat:.2f}): part "
-            "of the posterior may be missing. Fit with algorithm=jalax.JALAEM()"
-        )
-    if total.ess < LEAST_ESS:
-        doubts.append(
-            f"in one group {100 * total.ess:.0f} % of the points carry the weight: its posterior "
-            "is far from a bell. Fit with algorithm=jalax.JALAEM(), or with more num_particles"
-        )
-    return doubts
+    if total.ess > LEAST_ESS:
+        return []
+    return [
+        f"in one group {100 * total.ess:.0f} % of the points carry the weight: its posterior is "
+        "far from a bell. Fit with algorithm=jalax.JALAEM(), or with more num_particles"
+    ]
 
 
 def what_is_wrong(evidence: Evidence) -> str:
     """The doubts about the points in few words, for a fit that goes on without them."""
-    if evidence.k_hat > SURE_VARIANCE:
+    if evidence.k_hat >= NO_VARIANCE:
         return (
             f"Scoring's points have weights with a heavy tail (Pareto k-hat {evidence.k_hat:.2f})"
         )

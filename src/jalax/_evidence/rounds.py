@@ -86,11 +86,12 @@ class Total:
     num_replicates: int
     moments: Moments | None
     rounding: float = 0.0  # of the sum over all groups
+    most_k_hat: float = SURE_VARIANCE
 
     @property
     def trusted(self) -> bool:
         """Importance sampling is enough: its weights have a variance, and enough of them count."""
-        return self.k_hat < SURE_VARIANCE and self.ess > LEAST_ESS
+        return self.k_hat < self.most_k_hat and self.ess > LEAST_ESS
 
     @property
     def value(self) -> float:

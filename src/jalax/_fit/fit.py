@@ -225,7 +225,7 @@ def _begin(
         state = _init_example.eval_shape(key, algorithm, model, theta, count)
         with _compiling(model, lambda: [_lowered(key, algorithm, model, state, capacity)]):
             first = _init_example(key, algorithm, model, theta, count)
-            by_points.compile_quality(state.log_weights)
+            by_points.compile_quality(state.log_weights, state.memory.sums.log_weights)
         return begin, first
     if given is not None:
         cloud = _draw(key, begin, model, theta, count)

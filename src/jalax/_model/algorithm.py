@@ -53,6 +53,7 @@ class Measurement(NamedTuple):
     complete: np.ndarray  #: (P, P): I_c of `information.py`
     missing: np.ndarray  #: (P, P): M
     log_weights: np.ndarray  #: (G, N): of the points of one measurement
+    pooled: np.ndarray  #: (K, M): of some points of several, those of each group of mean one
     dtype: np.dtype
 
 

@@ -31,6 +31,8 @@ from jalax._runtime.processes import to_host
 # For I_c, a smooth function of x, whose points would cost most: so many in all groups together,
 # but at least a quarter of them in each.
 CURVATURE_POINTS = 65_536
+# Of so many passes, and of all groups of a pass, weights are kept for their k-hat.
+KEPT_PASSES, KEPT_WEIGHTS = 8, 8192
 MODE_STEPS = 50  # of Newton's method; one or two where theta has hardly moved
 
 
@@ -60,21 +62,31 @@ class Sums(NamedTuple):
     score_square: Float[Array, "P P"]
     complete: Float[Array, "P P"]
     missing: Float[Array, "P P"]
+    log_weights: Float[Array, "K M"]  # of the last passes, groups pooled, each of mean one
 
 
-def no_sums(num_groups: int, theta: Float[Array, " P"]) -> Sums:
+def no_sums(num_groups: int, num: int, theta: Float[Array, " P"]) -> Sums:
     none, matrix = jnp.zeros((num_groups,), theta.dtype), jnp.zeros((theta.size,) * 2, theta.dtype)
     zero = jnp.zeros((), jnp.int32)
-    return Sums(zero, none, none, jnp.zeros_like(theta), matrix, matrix, matrix)
+    kept = jnp.full((KEPT_PASSES, num_groups * _kept(num_groups, num)), -jnp.inf, theta.dtype)
+    return Sums(zero, none, none, jnp.zeros_like(theta), matrix, matrix, matrix, kept)
+
+
+def _kept(num_groups: int, num: int) -> int:
+    """How many weights of a group are kept of a pass: of many groups the first will do."""
+    return min(num, max(10, KEPT_WEIGHTS // num_groups))
 
 
 def added(sums: Sums, base: Float[Array, " G"], seen: Pass) -> Sums:
     """With one pass more."""
     ratio = jnp.expm1(seen.log_p - base)
     square = jnp.outer(seen.score, seen.score)
+    relative = seen.log_weights - seen.log_p[:, None]
+    weights = relative[:, : _kept(*relative.shape)].reshape(-1)
+    kept = sums.log_weights.at[sums.number % KEPT_PASSES].set(weights)
     one = jnp.ones((), jnp.int32)
-    new = Sums(one, ratio, ratio**2, seen.score, square, seen.complete, seen.missing)
-    return jax.tree.map(jnp.add, sums, new)
+    new = Sums(one, ratio, ratio**2, seen.score, square, seen.complete, seen.missing, kept)
+    return jax.tree.map(jnp.add, sums._replace(log_weights=jnp.zeros_like(kept)), new)
 
 
 def relative_variance(number: Any, ratio: Any, ratio_square: Any) -> Any:
@@ -90,7 +102,7 @@ def measured(sums: Any, base: Any, theta: Any, log_weights: Any) -> Measurement:
     theta is ravelled, and `log_weights` are those of one pass.
     """
     base, log_weights, theta, totals = to_host((base, log_weights, theta, sums))
-    sums = jax.tree.map(lambda total: np.asarray(total, float), totals)
+    sums = jax.tree.map(lambda total: np.asarray(total, float), totals._replace(log_weights=0.0))
     number = int(sums.number)
     score = sums.score / number
     noise = (sums.score_square / number - np.outer(score, score)) / (number - 1)
@@ -104,6 +116,7 @@ def measured(sums: Any, base: Any, theta: Any, log_weights: Any) -> Measurement:
         complete=sums.complete / number,
         missing=sums.missing / number,
         log_weights=log_weights,
+        pooled=totals.log_weights,
         dtype=base.dtype,
     )
 
