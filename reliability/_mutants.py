@@ -422,8 +422,8 @@ MUTANTS = [
     Mutant(
         "points weighed without the determinant of their reference",
         "_reference/group_points.py",
-        "log_q = jnp.sum(points.student_log_density(z), axis=1) - log_det",
-        "log_q = jnp.sum(points.student_log_density(z), axis=1)",
+        "log_q = jnp.sum(law.log_density(z), axis=1) - log_det",
+        "log_q = jnp.sum(law.log_density(z), axis=1)",
         "_algorithms/test_scoring.py::test_normal_groups_have_closed_forms",
     ),
     Mutant(
@@ -439,5 +439,12 @@ MUTANTS = [
         "MODE_STEPS = 50",
         "MODE_STEPS = 0",
         "_reference/test_points.py _algorithms/test_scoring.py",
+    ),
+    Mutant(
+        "points of a normal law where the posterior has the tails of its prior",
+        "_reference/points.py",
+        "return STUDENT if dimension",
+        "return Law(norm.ppf, norm.logpdf) if dimension",
+        "_algorithms/test_scoring.py::test_the_tails_of_a_prior_are_covered",
     ),
 ]

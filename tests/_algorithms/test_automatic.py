@@ -1,4 +1,6 @@
-"""The automatic fit: `jalax.fit(model, theta_0, key=key)` and nothing else.
+"""The automatic fit of JALA-EM: `jalax.fit(model, theta_0, key=key, algorithm=jalax.JALAEM())`.
+
+What fit chooses by itself is in test_choice.py.
 
 Reference answers: Wisconsin by randomised quasi-Monte-Carlo with 2.1e6 draws; the others by lme4
 (Gauss-Hermite quadrature for cbpp). |theta - answer| <= 4.5 simulation errors has a false-alarm
@@ -24,6 +26,10 @@ import quartic
 from jalax import datasets, models
 from jalax._evidence import uncertainty
 from shared_models import CBPP, MIXED, cbpp, eight_schools, sleepstudy, wisconsin
+
+
+def fit(*args, **options):
+    return jalax.fit(*args, **{"algorithm": jalax.JALAEM()} | options)
 
 
 def flat(tree):
@@ -58,7 +64,7 @@ def fit_wisconsin(seeds):
     model = wisconsin()
     for seed in seeds:
         for theta_0 in (0.0, 10.0, -5.0):
-            result = jalax.fit(model, theta_0, key=jax.random.key(seed))
+            result = fit(model, theta_0, key=jax.random.key(seed))
             assert_fitted(result, 0.98665, 0.7524, -73.33891)
             assert abs(float(result.theta) - 0.98665) <= 0.02
             assert abs(float(result.standard_errors()) - 0.752) <= 0.02
@@ -79,7 +85,7 @@ def test_mixed_models(name, seeds):
     model = make()
     truth = answer(model)
     for seed in seeds:
-        assert_fitted(jalax.fit(model, key=jax.random.key(seed)), *truth)
+        assert_fitted(fit(model, key=jax.random.key(seed)), *truth)
 
 
 @pytest.mark.slow
@@ -87,7 +93,7 @@ def test_mixed_models(name, seeds):
 def test_mixed_models_in_64_bits(name, x64):
     make, answer = MIXED[name]
     model = make()
-    assert_fitted(jalax.fit(model, key=jax.random.key(0)), *answer(model))
+    assert_fitted(fit(model, key=jax.random.key(0)), *answer(model))
 
 
 @pytest.mark.slow
@@ -97,7 +103,7 @@ def test_a_start_far_away(name):
     """All zeros: hundreds of standard deviations from the data."""
     make, answer = MIXED[name]
     model = make()
-    result = jalax.fit(model, jax.tree.map(jnp.zeros_like, model.theta), key=jax.random.key(0))
+    result = fit(model, jax.tree.map(jnp.zeros_like, model.theta), key=jax.random.key(0))
     assert_fitted(result, *answer(model))
 
 
@@ -106,7 +112,7 @@ def test_lme4_standard_errors():
     """Those of the fixed effects, which lme4 computes in another way."""
     intercept, slope = sleepstudy(), sleepstudy(slope=True)
     for model, errors in ((intercept, [9.506185, 0.801735]), (slope, [6.632276, 1.502237])):
-        found = jalax.fit(model, key=jax.random.key(3)).standard_errors()["beta"]
+        found = fit(model, key=jax.random.key(3)).standard_errors()["beta"]
         np.testing.assert_allclose(found, errors, rtol=0.03)
 
 
@@ -123,7 +129,7 @@ def test_gaussian_regression(precision):
         hessian = jax.hessian(lambda t: -exact_model.exact_log_evidence(t))(jnp.asarray(exact))
         errors = np.sqrt(np.diagonal(np.linalg.inv(hessian)))
         log_likelihood = float(exact_model.exact_log_evidence(jnp.asarray(exact)))
-    result = jalax.fit(model, jnp.array([1.0, 1.0]), key=jax.random.key(0))
+    result = fit(model, jnp.array([1.0, 1.0]), key=jax.random.key(0))
     assert_fitted(result, exact, errors, log_likelihood)
 
 
@@ -143,7 +149,7 @@ def test_polynomial_of_order_ten(precision):
         posterior = exact_model.exact_posterior(jnp.asarray(found.x))
         assert np.linalg.cond(posterior.covariance) > 1e8
     model = models.polynomial_regression(x, y, 10)
-    result = jalax.fit(model, jnp.asarray(begin, dtype=float), key=jax.random.key(0))
+    result = fit(model, jnp.asarray(begin, dtype=float), key=jax.random.key(0))
     assert np.isfinite(result.history["ess"]).all()
     assert_fitted(result, found.x, errors, -found.fun)
 
@@ -154,7 +160,7 @@ def test_a_parameter_at_the_bound_of_a_projection_does_not_drag_the_others(x64):
     X, y = regression_data(0, 500)
     model = models.student_t_regression(X, y)
     algorithm = jalax.JALAEM(project=models.student_t_box)
-    held = jalax.fit(model, jnp.ones(3), key=jax.random.key(0), algorithm=algorithm)
+    held = fit(model, jnp.ones(3), key=jax.random.key(0), algorithm=algorithm)
     assert held.status == "boundary"
     assert "theta[2]" in held.message
     assert float(held.theta[2]) == pytest.approx(np.log(5.0), abs=1e-12)
@@ -162,9 +168,7 @@ def test_a_parameter_at_the_bound_of_a_projection_does_not_drag_the_others(x64):
     def at_five(theta, w, data):
         return model.log_joint(jnp.append(theta, jnp.log(5.0)), w, data)
 
-    fixed = jalax.fit(
-        jalax.Model(at_five, jnp.zeros(8), model.data), jnp.ones(2), key=jax.random.key(1)
-    )
+    fixed = fit(jalax.Model(at_five, jnp.zeros(8), model.data), jnp.ones(2), key=jax.random.key(1))
     known, simulation = fixed.standard_errors(), fixed.simulation_errors()
     both = np.hypot(simulation, held.simulation_errors()[:2])
     assert (np.abs(held.theta[:2] - fixed.theta) <= 4.5 * both).all()
@@ -181,7 +185,7 @@ def test_student_t_regression(x64):
     rng = np.random.default_rng(1)
     y = X @ rng.normal(size=8) + rng.standard_t(4, size=500)
     model = models.student_t_regression(X, y)
-    result = jalax.fit(model, jnp.array([0.5, 0.5, np.log(4.0)]), key=jax.random.key(0))
+    result = fit(model, jnp.array([0.5, 0.5, np.log(4.0)]), key=jax.random.key(0))
     assert result.status == "converged"
     for i, error in enumerate(flat(result.standard_errors())):
         sides = [
@@ -238,7 +242,7 @@ def test_calibration(name):
     model = jalax.GroupedModel(log_joint, jnp.zeros(()), jnp.array(y), theta=jnp.zeros(()))
     hits = np.zeros(2, int)
     for seed in range(100):
-        result = jalax.fit(model, key=jax.random.key(seed))
+        result = fit(model, key=jax.random.key(seed))
         error = float(result.simulation_errors())
         hits[0] += abs(float(result.theta) - best.x[0]) <= 1.96 * error
         low, high = result.evidence.interval(0.95)
@@ -266,7 +270,7 @@ def test_eight_schools_with_standardised_effects():
 
 def fit_eight_schools(model):
     for seed in range(5):
-        result = jalax.fit(model, key=jax.random.key(seed))
+        result = fit(model, key=jax.random.key(seed))
         assert result.status == "boundary"
         assert "log_tau" in result.message
         assert not re.search(r"\bmu\b", result.message)  # as a word: the message says "maximum"
@@ -290,7 +294,7 @@ def test_two_parameters_that_only_count_together():
         return normal(x, theta[0] + theta[1], 1.0) + normal(y, x, 1.0)
 
     model = jalax.GroupedModel(log_joint, jnp.zeros(()), jnp.array(y))
-    result = jalax.fit(model, jnp.zeros(2), key=jax.random.key(0))
+    result = fit(model, jnp.zeros(2), key=jax.random.key(0))
     assert result.status == "boundary"
     assert "theta[0]" in result.message
     assert "theta[1]" in result.message
@@ -300,14 +304,14 @@ def test_two_parameters_that_only_count_together():
 
 @pytest.mark.slow
 def test_too_few_steps_say_what_is_moving():
-    result = jalax.fit(cbpp(), key=jax.random.key(0), num_steps=3)
+    result = fit(cbpp(), key=jax.random.key(0), num_steps=3)
     assert result.status == "max_steps"
     assert "moving" in result.message
 
 
 def test_a_diverging_fit_says_what_was_tried():
     algorithm = jalax.JALAEM(step_size=quartic.TooLong(1e6))
-    result = jalax.fit(quartic.model(), 0.0, key=jax.random.key(0), algorithm=algorithm)
+    result = fit(quartic.model(), 0.0, key=jax.random.key(0), algorithm=algorithm)
     assert result.status == "diverged"
     assert "halving the step size 5 times" in result.message
     assert float(result.state.memory.step_size) == 1e6 / 2**6
@@ -324,7 +328,7 @@ def test_scales(scale):
     """The units of y do not matter."""
     data = datasets.dyestuff()
     model = models.linear_mixed(scale * data.yield_, data.covariates, data.batch)
-    result = jalax.fit(model, key=jax.random.key(0))
+    result = fit(model, key=jax.random.key(0))
     assert result.status == "converged", result.message
     error = flat(result.simulation_errors())
     want = [1527.5 * scale, np.log(1388.333333) / 2 + np.log(scale)]
@@ -339,7 +343,7 @@ def test_scales(scale):
 def test_an_example_latent_far_from_the_mode():
     y = 500.0 + np.random.default_rng(0).normal(size=50) * np.sqrt(2)
     model = models.hierarchical_normal(y)  # its example latent is zero
-    result = jalax.fit(model, 0.0, key=jax.random.key(0))
+    result = fit(model, 0.0, key=jax.random.key(0))
     assert result.status == "converged"
     assert abs(float(result.theta) - y.mean()) <= 4.5 * float(result.simulation_errors())
     np.testing.assert_allclose(float(result.standard_errors()), np.sqrt(2 / 50), rtol=0.03)
@@ -359,7 +363,7 @@ def test_more_parameters_than_an_information_matrix_is_held_for():
         return normal(x, data["f"] @ theta, 1.0) + normal(data["y"], x, 1.0)
 
     model = jalax.GroupedModel(log_joint, jnp.zeros(()), data)
-    result = jalax.fit(model, jnp.zeros(310), key=jax.random.key(0), num_steps=40)
+    result = fit(model, jnp.zeros(310), key=jax.random.key(0), num_steps=40)
     assert result.status in ("converged", "max_steps")
     # y ~ N(F theta, 2): with more coefficients than rows the residuals can be made to vanish.
     residual = np.asarray(data["y"] - data["f"] @ result.theta)
@@ -397,7 +401,7 @@ def test_confidence_intervals_and_the_users_scale(x64):
         return {"m": theta["m"], "sd": jnp.exp(theta["sd"])}
 
     model = jalax.GroupedModel(log_joint, jnp.zeros(()), jnp.array(y), constrain=constrain)
-    result = jalax.fit(model, {"m": 0.0, "sd": 0.0}, key=jax.random.key(0))
+    result = fit(model, {"m": 0.0, "sd": 0.0}, key=jax.random.key(0))
     variance = y.var() - 1  # of x
     np.testing.assert_allclose(float(result.theta["sd"]), np.sqrt(variance), rtol=2e-3)
     # se(s^2) = s_y^2 sqrt(2/n), and d sd = d s^2 / (2 sd)
@@ -422,7 +426,7 @@ def test_fit_many_is_automatic_too():
 
 @pytest.mark.slow
 def test_save_and_load_keep_the_errors(tmp_path):
-    result = jalax.fit(eight_schools(), key=jax.random.key(0))
+    result = fit(eight_schools(), key=jax.random.key(0))
     result.save(tmp_path / "fit.npz")
     again = jalax.load(tmp_path / "fit.npz")
     np.testing.assert_array_equal(flat(again.standard_errors()), flat(result.standard_errors()))
@@ -432,7 +436,7 @@ def test_save_and_load_keep_the_errors(tmp_path):
 
 @pytest.mark.slow
 def test_the_path_replayed_agrees_with_a_fresh_estimate():
-    check = jalax.fit(cbpp(), key=jax.random.key(0)).evidence_check(jax.random.key(1))
+    check = fit(cbpp(), key=jax.random.key(0)).evidence_check(jax.random.key(1))
     assert check.agrees, check
     assert check.error < 0.3
 
@@ -441,7 +445,7 @@ def test_the_progress_line_shows_phase_and_error():
     from jalax._fit.callbacks import progress_line
 
     lines = []
-    jalax.fit(
+    fit(
         wisconsin(),
         0.0,
         key=jax.random.key(0),
@@ -463,7 +467,7 @@ def test_nothing_is_lost_when_the_finish_fails(monkeypatch, error, status):
         raise error
 
     monkeypatch.setattr(uncertainty, "finish", fail)
-    result = jalax.fit(eight_schools(), key=jax.random.key(0))
+    result = fit(eight_schools(), key=jax.random.key(0))
     assert result.status == status
     assert "settled after" in result.message
     assert len(result.history["ess"]) > 20

@@ -140,6 +140,27 @@ def test_errors_of_the_evidence_are_those_of_its_spread(x64):
     assert (np.abs(apart) < 6 * simulation).all()
 
 
+def test_the_tails_of_a_prior_are_covered(precision):
+    """Never a success: beyond the likelihood the posterior has the tail of its prior, N(0, 4^2).
+
+    A normal law on the curvature at the mode misses it, and its weights have no variance.
+    """
+    trials = np.array([2.0, 4.0, 7.0])
+
+    def log_joint(theta, x, n):
+        return jax.scipy.stats.norm.logpdf(x, theta, 4.0) - n * jax.nn.softplus(x)
+
+    model = jalax.GroupedModel(log_joint, jnp.zeros(()), jnp.asarray(trials))
+    evidence = jalax.log_evidence(model, 0.0, key=jax.random.key(0))
+    x = np.linspace(-60, 60, 400_001)
+    density = stats.norm.logpdf(x, 0, 4) - trials[:, None] * np.logaddexp(0, x)
+    exact = np.log(np.trapezoid(np.exp(density), x, axis=1)).sum()
+    assert evidence.route == "points"
+    assert evidence.k_hat < 0.4
+    assert evidence.error < 1e-3
+    assert abs(evidence.value - exact) < allowed(evidence.degrees_of_freedom) * evidence.error
+
+
 def test_a_variance_of_zero_is_a_boundary():
     """The data vary less than the noise: s has its maximum at 0, log s none."""
     y = 0.5 * np.random.default_rng(1).normal(size=40)
@@ -200,7 +221,9 @@ def test_points_without_density_have_no_weight(x64):
 
 def test_it_says_what_it_is_not_for():
     many = jalax.Model(lambda theta, x, data: -jnp.sum((x - theta) ** 2), jnp.zeros(40))
-    with pytest.raises(ValueError, match=r"up to 6 latents, and this model has 40.*JALAEM"):
+    with pytest.raises(
+        ValueError, match=r"has 40 latents, and Scoring is for up to 32: use jalax.JALAEM"
+    ):
         fit(many, 0.0)
     problem = problems.pumps()
     mesh = jax.make_mesh((1,), ("groups",))

@@ -23,6 +23,7 @@ from jalax._particles.pareto import pareto_k
 from jalax._runtime import compilation
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_2_ONE_PASS_SUMS, Program
 
+QUIET = jalax.callbacks.Callback()
 KEY = jax.random.key(0)
 
 # log_joint reads a number when it is traced: a program with the old number would be a wrong one.
@@ -122,9 +123,13 @@ def test_one_pass_is_one_and_exact_enough(x64):
 @pytest.mark.slow
 def test_both_versions_agree(monkeypatch):
     model = logistic(60)
-    small = jalax.fit(model, key=KEY, num_steps=5, progress=jalax.callbacks.Callback())
+    small = jalax.fit(
+        model, key=KEY, num_steps=5, algorithm=jalax.JALAEM(), progress=jalax.callbacks.Callback()
+    )
     monkeypatch.setattr(model_module, "SMALL", 0)
-    large = jalax.fit(model, key=KEY, num_steps=5, progress=jalax.callbacks.Callback())
+    large = jalax.fit(
+        model, key=KEY, num_steps=5, algorithm=jalax.JALAEM(), progress=jalax.callbacks.Callback()
+    )
     np.testing.assert_allclose(small.theta, large.theta, rtol=1e-3)
     np.testing.assert_allclose(small.log_evidence, large.log_evidence, atol=1e-2)
 
@@ -137,7 +142,13 @@ def test_what_is_compiled_ahead_is_what_runs():
     listen = lambda name, _, **more: compiled.append((name, more.get("fun_name")))  # noqa: E731
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        jalax.fit(model, key=KEY, num_steps=5, progress=jalax.callbacks.Callback())
+        jalax.fit(
+            model,
+            key=KEY,
+            num_steps=5,
+            algorithm=jalax.JALAEM(),
+            progress=jalax.callbacks.Callback(),
+        )
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert loop.run_chunk.cache_size() == before + 1

@@ -62,7 +62,7 @@ def test_sigterm_during_the_last_scoring_steps(monkeypatch):
         raise AssertionError("the signal came too late")
 
     monkeypatch.setattr(uncertainty, "finish", killed)
-    result = jalax.fit(MODEL, 0.0, key=KEY)
+    result = jalax.fit(MODEL, 0.0, key=KEY, algorithm=jalax.JALAEM())
     assert result.status == "interrupted"
     assert "interrupted before the last scoring step" in result.message
 
@@ -199,7 +199,7 @@ def test_out_of_memory_in_the_scoring_steps_keeps_the_fit(monkeypatch):
 
     monkeypatch.setattr(uncertainty, "finish", finish)
     with pytest.warns(UserWarning, match="no scoring step"):
-        result = jalax.fit(MODEL, 0.0, key=KEY)
+        result = jalax.fit(MODEL, 0.0, key=KEY, algorithm=jalax.JALAEM())
     assert result.status == "max_steps"
     assert abs(float(result.theta) - 2.0) < 0.2  # the tail average: the exact answer is 2
 

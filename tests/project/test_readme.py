@@ -35,7 +35,6 @@ def test_the_ten_lines(capsys):
     assert abs(errors["mean"] - np.sqrt(y.var() / 50)) < 0.03 * errors["mean"]
     sd = jnp.sqrt(jnp.exp(2 * theta["log_sd"]) + 1)
     exact = jnp.sum(jax.scipy.stats.norm.logpdf(y, theta["mean"], sd))
-    assert abs(result.path_log_evidence - exact) < 1.0
     assert abs(result.log_evidence - exact) < 4.5 * result.log_evidence_error + 1e-3
 
 

@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 MADE_BY = {
     ("_evidence/log_evidence.py", "f'log_evidence: {message}.'"): [
         ("_evidence/log_evidence.py", "_estimate"),
-        ("_evidence/log_evidence.py", "_report"),
+        ("_evidence/log_evidence.py", "report"),
         ("_evidence/log_evidence.py", "_reference_messages"),
     ],
     ("_fit/conclusion.py", "f'log_evidence: {doubt}.'"): [],  # the same

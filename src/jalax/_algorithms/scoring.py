@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from jalax._model import information
 from jalax._model.algorithm import Algorithm, Measurement
 from jalax._model.evaluation import ravel_latent
+from jalax._model.information import FLAT
 from jalax._model.model import Model
 from jalax._model.types import Cloud, State
 from jalax._particles import trees, weight_math
@@ -37,11 +38,11 @@ from jalax._reference.group_points import (
 
 CLIMBING, MEASURING, DONE = range(3)
 LONGEST = 3.0  # standard errors that theta may move in the first step
+LEAST_SHARE = 1e-6  # of the complete-data information, that points can tell from zero
+FLAT_LONGEST = 4.5  # the same along a flat direction, in standard errors of complete data
 GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
-# The same where nearly all information is missing: on the way to a boundary a step gains less and
-# less, and what is left of the information after the subtraction loses its digits.
-SHORTEST_IF_MISSING, MISSING = 0.02, 1e-3
+SHORTEST_IF_FLAT, MISSING = 0.02, 1e-3  # the same where less than this share is not missing
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
 MOST_ROUNDS = 4  # of measurements, until the error of log p is as small as it is aimed at
@@ -149,7 +150,7 @@ class Scoring(Algorithm):
         return True
 
     def default_particles(self, model: Model) -> int:
-        return points.usual_number(trees.size(model.latent))
+        return points.usual_number(trees.size(model.latent), model.num_groups)
 
     def is_done(self, state: State) -> Bool[Array, ""]:
         return state.memory.phase == DONE
@@ -190,8 +191,9 @@ class Scoring(Algorithm):
         num = state.log_weights.shape[1]
         seen = look(shifts, model, unravel(memory.trial), memory.here.modes, num)
 
-        accepted = _is_finite(seen) & (~climbing | _rises(memory.here, seen))
-        after = self._climb(memory, seen, accepted, flat)
+        rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
+        accepted = _is_finite(seen) & (~climbing | (rise >= -TOLERANCE))
+        after = self._climb(memory, seen, accepted, flat, rise)
         after = trees.select(climbing, after, self._measure(model, memory, seen, accepted))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
@@ -215,17 +217,15 @@ class Scoring(Algorithm):
         base = state.log_evidence_base
         return State(state.step + 1, theta, particles, log_weights, base, after), info
 
-    def _climb(self, memory: Memory, seen: Pass, accepted, theta) -> Memory:
+    def _climb(self, memory: Memory, seen: Pass, accepted, theta, rise) -> Memory:
         """Where to look next: from the trial if it was accepted, else from theta, less far."""
-        new = Here(seen.modes, seen.log_p, seen.score, seen.complete, seen.missing)
+        new = Here(*(getattr(seen, name) for name in Here._fields))
         here = trees.select(accepted, new, memory.here)
         theta = jnp.where(accepted, memory.trial, theta)
-        rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
         longest, damping = _trust(memory, accepted, rise)
         rejected = jnp.where(accepted, 0, memory.rejected + 1).astype(jnp.int32)
         step = newton_step(here.score, here.complete, here.missing, damping, longest)
-        shortest = jnp.where(step.share < MISSING, SHORTEST_IF_MISSING, SHORTEST)
-        ends = (accepted & (step.length < shortest)) | (rejected > MAX_REJECTED)
+        ends = (accepted & (step.length < SHORTEST)) | (rejected > MAX_REJECTED)
         trial = jnp.where(ends, theta, theta + step.step)
         phase = jnp.where(ends, MEASURING, CLIMBING).astype(jnp.int32)
         return memory._replace(
@@ -262,24 +262,30 @@ class Step(NamedTuple):
     step: Float[Array, " P"]
     length: Float[Array, ""]  # in standard errors, before it is shortened
     rise: Float[Array, ""]  # of log p, if it is the parabola that it looks like here
-    share: Float[Array, ""]  # of the complete-data information that is not missing, at the least
 
 
 def newton_step(score, complete, missing, damping, longest) -> Step:
     """The next step, no longer than so many standard errors.
 
     In units in which the complete-data information has a diagonal of ones. Where the observed
-    information is not positive definite the size of its eigenvalues counts, and a thousandth of
-    the complete-data information where there is less.
+    information is not positive definite the size of its eigenvalues counts, and no less than what
+    the points, or rounding, can tell from zero.
     """
     scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
     share, axes = jnp.linalg.eigh((complete - missing) * scale[:, None] * scale)
-    along, size = axes.T @ (scale * score), jnp.maximum(jnp.abs(share), 1e-3)
+    least = max(LEAST_SHARE, 30 * float(jnp.finfo(share.dtype).eps))
+    along, size = axes.T @ (scale * score), jnp.maximum(jnp.abs(share), least)
     step = along / (size + damping)
+    # A flat direction that has little to give is let alone: on the way to a boundary it would
+    # take theta where no information is left about the others.
+    step = jnp.where((share < MISSING) & (jnp.abs(along * step) < SHORTEST_IF_FLAT**2), 0.0, step)
     length = jnp.sqrt(jnp.sum(jnp.abs(along * step)))
     step = step * jnp.minimum(1.0, longest / jnp.maximum(length, 1e-30))
+    # A parabola says little about those that have, and the others must keep up with them.
+    most = jnp.where(share < FLAT, FLAT_LONGEST, jnp.inf)
+    step = jnp.clip(step, -most, most)
     rise = jnp.sum(step * (along - size * step / 2))
-    return Step(scale * (axes @ step), length, rise, share[0])
+    return Step(scale * (axes @ step), length, rise)
 
 
 def _trust(memory: Memory, accepted, rise) -> tuple[Array, Array]:
@@ -295,25 +301,18 @@ def _trust(memory: Memory, accepted, rise) -> tuple[Array, Array]:
 
 
 def _last_step(memory: Memory) -> Float[Array, " P"]:
-    """To the maximum that all measurements together see.
-
-    On the way to a boundary a standard error is no measure of length: a tenth of theta is.
-    """
+    """To the maximum that all measurements together see, along what they know something about."""
     sums, num = memory.sums, jnp.maximum(memory.sums.number, 1)
-    parts = sums.score / num, sums.complete / num, sums.missing / num
-    step = newton_step(*parts, damping=0.0, longest=LONGEST).step
-    largest = jnp.max(jnp.abs(step) / (1 + jnp.abs(memory.trial)))
-    return step * jnp.minimum(1.0, 0.1 / jnp.maximum(largest, 1e-30))
+    score, complete, missing = (x / num for x in (sums.score, sums.complete, sums.missing))
+    scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
+    share, axes = jnp.linalg.eigh((complete - missing) * scale[:, None] * scale)
+    along = jnp.where(share > MISSING, axes.T @ (scale * score) / share, 0.0)
+    return scale * (axes @ along)
 
 
 def _is_finite(seen: Pass) -> Bool[Array, ""]:
     parts = (seen.log_p, seen.score, seen.complete, seen.missing)
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(part)) for part in parts]))
-
-
-def _rises(here: Here, seen: Pass) -> Bool[Array, ""]:
-    """log p does not fall, added up over the differences of the groups: these are small."""
-    return jnp.sum(seen.log_p - here.log_p) >= -TOLERANCE
 
 
 def _as_latents(model: Model, vectors: Float[Array, "G N D"]) -> Tree:

@@ -50,7 +50,7 @@ def suits(model: Model, budget: Budget) -> bool:
     size = trees.size(model.latent)
     if model.layout is not None or size > points.LATENTS_UP_TO or budget.num_particles is not None:
         return False
-    draws = points.usual_number(size) * budget.num_replicates
+    draws = points.usual_number(size, model.num_groups) * budget.num_replicates
     return budget.max_particles is None or draws <= budget.max_particles
 
 
@@ -137,10 +137,11 @@ def compile_quality(log_weights: Any, pooled: Any) -> None:
 def _nothing(model: Model, theta: Tree) -> _Passes:
     flat, (example, _) = ravel_pytree(theta)[0], ravel_latent(model)
     groups = model.num_groups
-    log_weights = jnp.zeros((groups, points.usual_number(example.size)), example.dtype)
+    number = points.usual_number(example.size, groups)
+    log_weights = jnp.zeros((groups, number), example.dtype)
     modes = jnp.broadcast_to(example, (groups, example.size))
     flat = flat.astype(jnp.result_type(flat, example))
-    sums = group_points.no_sums(groups, log_weights.shape[1], flat)
+    sums = group_points.no_sums(groups, number, flat)
     return _Passes(modes, log_weights[:, 0], log_weights, sums)
 
 

@@ -25,6 +25,7 @@ from jalax._particles.trees import Tree
 # Shares of the complete-data information: nothing is known of what is less than rounding, and
 # where less than the second is left, a standard error as large as theta is that of a boundary.
 LEAST_SHARE, SMALL_SHARE = 50, 1e-3  # the first in units of the last place
+LOST = 2e-6  # what points cannot tell from zero
 
 
 def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
@@ -54,11 +55,24 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     # The climb ended where the points of one measurement have their maximum, not all together.
     one = seen.num_measured * float(np.einsum("ij,ji->", inverse, noise))
     settled = length <= max(0.03 * np.sqrt(score.size), 3 * np.sqrt(max(one, 0.0)))
+    settled = settled and not is_lost(seen)
     uphill = uncertainty.describe_flat(uphill_of(score, noise, metric, known))
     total = total_of(seen)
     total.groups = total.groups + float(score @ step) / 2 / total.groups.size  # by the last step
     evidence = report(total, _doubts(total), 1, asked=np.inf)
     return Finished(theta, evidence, uncertainty, settled and not uphill, uphill)
+
+
+def is_lost(seen: Measurement) -> bool:
+    """So much information is missing in some direction that what is left may be noise.
+
+    A standard deviation on its way to zero takes that about the mean of its groups along: there
+    the score says nothing about it any more.
+    """
+    scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(seen.complete)), 1e-300))
+    left = (seen.complete - seen.missing) * np.outer(scale, scale)
+    least = max(LOST, 100 * float(np.finfo(seen.dtype).eps))
+    return bool(np.isfinite(left).all() and np.linalg.eigvalsh(left)[0] < least)
 
 
 def _doubts(total: Total) -> list[str]:

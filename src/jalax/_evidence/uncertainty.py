@@ -23,7 +23,7 @@ from jalax._model.information import FLAT, LIMIT, Metric, Moments
 from jalax._model.model import Model
 from jalax._particles import trees
 from jalax._particles.trees import Tree
-from jalax._runtime.compilation import Jit, fold_in
+from jalax._runtime.compilation import LEVEL_1, fold_in, jit
 
 MAX_SCORING = 6
 WIDE = 3.0  # a standard error, relative to 1 + |theta|, that calls for a look at its maximum
@@ -158,14 +158,19 @@ def inverse_information(
 
 def jacobian_of(model: Model, theta: Tree) -> np.ndarray:
     """Of theta on the user's scale with respect to its numbers on that of the optimiser."""
-    flat, unravel = ravel_pytree(theta)
     if model.constrain is None:
-        return np.eye(flat.size)
+        return np.eye(trees.size(theta))
+    return np.asarray(_jacobian(model, theta), float)
+
+
+@jit(LEVEL_1)
+def _jacobian(model: Model, theta: Tree) -> Any:
+    flat, unravel = ravel_pytree(theta)
 
     def constrained(t):
         return ravel_pytree(model.constrained(unravel(t)))[0]
 
-    return np.asarray(Jit(jax.jacfwd(constrained))(flat), float)
+    return jax.jacfwd(constrained)(flat)
 
 
 def uphill_of(

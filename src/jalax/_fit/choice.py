@@ -72,26 +72,42 @@ def why_not_scoring(
     return ""
 
 
-def judged(run: Run, status: Status, choice: Choice) -> tuple[Finished | None, str]:
-    """The end of a fit by Scoring, or why its points are not to be trusted."""
+class Verdict(NamedTuple):
+    """What to think of the end of a fit whose algorithm was chosen here."""
+
+    done: Finished | None = None  #: its end, if it is a good one
+    doubt: str = ""  #: why another algorithm should fit it
+    theta: Tree = None  #: and from where
+
+
+def judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
+    """Whether the points of Scoring are to be trusted.
+
+    `limited`: the user said how many steps to take at most.
+    """
     if not choice.is_ours or not run.algorithm.finds_its_particles:
-        return None, ""
+        return Verdict()
     if status == Status.DIVERGED:
-        return None, "Scoring's points had no finite density"
+        return Verdict(None, "Scoring's points had no finite density", run.theta_0)
     if not bool(is_done(run)):
-        return None, ""
+        if limited or status != Status.MAX_STEPS:
+            return Verdict()
+        return Verdict(None, f"Scoring had not settled after {run.step} steps", run.theta_0)
     seen = run.algorithm.measurement(run.state)
     assert seen is not None
     end = measured.finished(run.model, run.state.theta, seen)
-    if end.evidence.messages:
-        return None, measured.what_is_wrong(end.evidence)
+    if measured.is_lost(seen):
+        doubt = "Scoring came to where no information about theta is left"
+        return Verdict(None, doubt, run.theta_0)
     if not end.settled:
-        return None, "Scoring stopped where the likelihood still rises"
-    return end, ""
+        return Verdict(None, "Scoring stopped where the likelihood still rises", run.theta_0)
+    if end.evidence.messages:
+        return Verdict(None, measured.what_is_wrong(end.evidence), run.state.theta)
+    return Verdict(end)
 
 
 def instead(doubt: str) -> Choice:
-    return Choice(JALAEM().canonical(), f"because {doubt}: it went on from there")
+    return Choice(JALAEM().canonical(), f"because {doubt}")
 
 
 def _is_of_scoring(state: Any) -> bool:

@@ -13,16 +13,16 @@ from jalax._evidence import log_evidence, measured, uncertainty
 from jalax._evidence.log_evidence import Evidence
 from jalax._evidence.record import Origin
 from jalax._fit.callbacks import Run
-from jalax._fit.driver import is_done
+from jalax._fit.driver import capacity_of, is_done
 from jalax._fit.result import FitResult
-from jalax._model import information
+from jalax._model import checks, information
 from jalax._model.algorithm import Measurement
 from jalax._model.evaluation import at_particles
 from jalax._model.model import GroupedModel, Model
 from jalax._model.types import Status
 from jalax._particles import weight_math
 from jalax._particles.trees import Tree
-from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Jit, Program, fold_in
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, Program, fold_in, jit
 
 
 def result_of(
@@ -42,10 +42,9 @@ def result_of(
     state, history = run.state, dict(run.history)
     if history:
         history["theta"] = _constrain_rows(model, history["theta"])
-    particles, log_weights = _outside(model, state), state.log_weights
-    if not isinstance(model, GroupedModel):
-        particles = jax.tree.map(lambda leaf: leaf[0], particles)
-        log_weights = log_weights[0]
+    particles, log_weights = _outside(model, state)
+    if run.algorithm.finds_its_particles:
+        checks.warn_of_scales(state.particles)
     theta, finished = _estimate(run, status), None
     if status == Status.MAX_STEPS and bool(is_done(run)):
         status, message = Status.CONVERGED, f"theta has settled after {run.step} steps"
@@ -122,13 +121,15 @@ def _scored(
         return None, Status.MAX_STEPS, message
 
 
-def _outside(model: Model, state: Any) -> Tree:
-    """The particles as the user knows them."""
-    if model.outside.latent is None:
-        return state.particles
-    return at_particles(
-        model.outside.latent, model, model.constrained(state.theta), state.particles
-    )
+def _outside(model: Model, state: Any) -> tuple[Tree, Any]:
+    """The particles as the user knows them, and their log-weights."""
+    particles, log_weights = state.particles, state.log_weights
+    if model.outside.latent is not None:
+        theta = model.constrained(state.theta)
+        particles = at_particles(model.outside.latent, model, theta, particles)
+    if isinstance(model, GroupedModel):
+        return particles, log_weights
+    return jax.tree.map(lambda leaf: leaf[0], particles), log_weights[0]
 
 
 def _finish_run(run: Run, theta: Tree) -> uncertainty.Finished:
@@ -305,6 +306,15 @@ def _outside_the_support(count: int) -> str:
 
 
 def _constrain_rows(model: Model, rows: Tree) -> Tree:
+    """On the user's scale; one program for histories of about the same length."""
     if model.constrain is None:
         return rows
-    return jax.tree.map(np.asarray, Jit(jax.vmap(model.constrain))(rows))
+    count = len(jax.tree.leaves(rows)[0])
+    more = capacity_of(count) - count
+    longer = jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[-1:], more, axis=0)]), rows)
+    return jax.tree.map(lambda x: np.asarray(x)[:count], _constrained(model, longer))
+
+
+@jit(LEVEL_1)
+def _constrained(model: Model, rows: Tree) -> Tree:
+    return jax.vmap(model.constrained)(rows)

@@ -145,13 +145,12 @@ def fit(
             began=began,
         )
         run, status, message = _run(request, choice.algorithm, theta, state)
-        done, doubt = judged(run, status, choice)
-        if doubt:
-            choice = instead(doubt)
-            theta = run.state.theta
-            run, status, message = _run(request, choice.algorithm, theta, resumes=False)
+        verdict = judged(run, status, choice, limited=num_steps is not None)
+        if verdict.doubt:
+            choice = instead(verdict.doubt)
+            run, status, message = _run(request, choice.algorithm, verdict.theta, resumes=False)
         with termination_as_interrupt():
-            return result_of(run, status, message, done, choice.reason)
+            return result_of(run, status, message, verdict.done, choice.reason)
 
 
 class _Request(NamedTuple):

@@ -132,20 +132,10 @@ def fit_many(
     chunk_size = arguments.check_count("chunk_size", chunk_size)
     if any(isinstance(callback, checkpoint) for callback in callbacks):
         raise ValueError("checkpoint works with jalax.fit; jalax.fit_many has no checkpoints.")
-    model = checks.prepare_model(model)
-    theta = model.theta if theta is None else theta
     axes = _checked_axes(axes)
-    theta_0 = _theta_of_one(theta, axes.get("theta"))
-    choice = choose(algorithm, model, theta_0, start, num_particles)
-    algorithm = choice.algorithm
-    num_steps = _num_steps(num_steps, algorithm)
-    start = start_for(algorithm, start)
-    if dataclasses.is_dataclass(start) and not isinstance(start, type):
-        start = start_as_tree(start)
-    given_start = start
-    algorithm = algorithm if theta_0 is None else algorithm.filled(theta_0).canonical()
-    start = Laplace() if start is None else start  # its size is set when one fit is at hand
-    inputs = Inputs(algorithm, model.replace(theta=None), theta, start)
+    choice, inputs = _inputs(model, theta, axes, algorithm, start, num_particles)
+    num_steps = _num_steps(num_steps, inputs.algorithm)
+    starts_itself = start_for(inputs.algorithm, start) is None
     leaf_axes = axes_of_leaves(inputs, axes)
     count = count_fits(inputs, leaf_axes, num_fits, key)
     arguments.check_key(key, count)
@@ -157,14 +147,14 @@ def fit_many(
         inputs = lengthened(inputs, leaf_axes, more)
     key_start, key_run = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 0, 1)
 
-    if given_start is None:
+    if starts_itself:
         inputs = inputs._replace(start=default_start(pick(inputs, leaf_axes, 0).model))
     num_particles = _check_all(inputs, leaf_axes, count, num_particles)
     inputs = inputs._replace(theta=jax.tree.map(strong_float, inputs.theta))
     if layout is not None:
         inputs = layouts.put_fits(layout, inputs, leaf_axes)
     inputs, states = _first_states(
-        key_start, inputs, tuple(leaf_axes), num_particles, layout, tempers=given_start is None
+        key_start, inputs, tuple(leaf_axes), num_particles, layout, tempers=starts_itself
     )
     run = Run(
         key=key_run,
@@ -185,9 +175,30 @@ def fit_many(
         ends = _ends(run, inputs, leaf_axes, real, status, message)
         done = _finish_together(ends, layout)
         # Here, because its warnings point at the caller of this function.
-        return FitResults(
-            tuple(result_of(*end, done.get(i), choice.reason) for i, end in enumerate(ends))
-        )
+        return FitResults(tuple(result_of(*end, done.get(i), choice) for i, end in enumerate(ends)))
+
+
+def _inputs(
+    model: Model,
+    theta: Tree,
+    axes: dict[str, Any],
+    given: Algorithm | None,
+    start: Start | None,
+    num_particles: int | None,
+) -> tuple[str, Inputs]:
+    """Why the algorithm was chosen, and what the fits are made of."""
+    model = checks.prepare_model(model)
+    theta = model.theta if theta is None else theta
+    theta_0 = _theta_of_one(theta, axes.get("theta"))
+    choice = choose(given, model, theta_0, start, num_particles)
+    algorithm = choice.algorithm
+    if theta_0 is not None:
+        algorithm = algorithm.filled(theta_0).canonical()
+    start = start_for(algorithm, start)
+    if dataclasses.is_dataclass(start) and not isinstance(start, type):
+        start = start_as_tree(start)
+    start = Laplace() if start is None else start  # its size is set when one fit is at hand
+    return choice.reason, Inputs(algorithm, model.replace(theta=None), theta, start)
 
 
 def _checked_axes(axes: Any) -> dict[str, Any]:

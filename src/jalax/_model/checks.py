@@ -15,6 +15,7 @@ from jalax._model.model import GroupedModel, Model
 from jalax._model.types import Cloud
 from jalax._particles import trees
 from jalax._particles.trees import Tree
+from jalax._runtime.arguments import level_of_user
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, Program, jit
 from jalax._runtime.function_keys import traced_once
 from jalax._runtime.processes import to_host
@@ -161,7 +162,7 @@ def check_start(model: Model, theta: Tree, cloud: Cloud, weighted: bool = True) 
     value, alive = (_look if is_concrete(inputs) else look)(*inputs)
     if is_concrete((value, cloud.log_weights)):
         check_values(value, alive, cloud.log_weights, weighted)
-        _warn_of_scales(cloud.particles)
+        warn_of_scales(cloud.particles)
         _warn_of_walls(*inputs)
         known = cloud.log_evidence is None or np.isfinite(to_host(cloud.log_evidence)).all()
         if not known:
@@ -187,7 +188,7 @@ def look(model: Model, theta: Tree, particles: Tree):
 _look = Program(look, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1)
 
 
-def _warn_of_scales(particles: Tree) -> None:
+def warn_of_scales(particles: Tree) -> None:
     """Densities have the fourth power of a scale in their derivatives: float32 ends at 1e38."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(particles):
         if leaf.dtype != jnp.float32 or not leaf.size:
@@ -200,7 +201,7 @@ def _warn_of_scales(particles: Tree) -> None:
                 f"{far.flat[0]:.0e}: derivatives of a density on that scale leave the range of "
                 "float32, and the fit may diverge or find no information. Give the data in other "
                 "units, or use 64 bits, jax.config.update('jax_enable_x64', True).",
-                stacklevel=4,
+                stacklevel=level_of_user(),
             )
             return
 
@@ -220,7 +221,7 @@ def _warn_of_walls(model: Model, theta: Tree, particles: Tree) -> None:
             f"log_joint is -inf at {share:.1%} of the points up to twice as far out as the start "
             "particles, a hard constraint: particles that run into it die, which biases the "
             "weights. Put the latent on an unconstrained scale, for example by jalax.Constrained.",
-            stacklevel=4,
+            stacklevel=level_of_user(),
         )
 
 
@@ -279,7 +280,7 @@ def check_values(value: Any, alive: Any, log_weights: Any, weighted: bool) -> No
                 f"rounding alone may move a log-weight by {noise:.1g}. For an evidence use 64 "
                 "bits, jax.config.update('jax_enable_x64', True), or leave constants that do not "
                 "depend on x out of log_joint and add them to the evidence.",
-                stacklevel=4,
+                stacklevel=level_of_user(),
             )
 
 

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int, Key
 
 from jalax._model import batching
@@ -105,11 +104,14 @@ def measured(sums: Any, base: Any, theta: Any, log_weights: Any) -> Measurement:
     sums = jax.tree.map(lambda total: np.asarray(total, float), totals._replace(log_weights=0.0))
     number = int(sums.number)
     score = sums.score / number
+    with np.errstate(all="ignore"):  # points without a finite density: whoever asks looks
+        groups = base + np.log1p(sums.ratio / number)
+        variance = relative_variance(number, sums.ratio, sums.ratio_square)
     noise = (sums.score_square / number - np.outer(score, score)) / (number - 1)
     return Measurement(
         theta=np.asarray(theta, float),
-        groups=base + np.log1p(sums.ratio / number),
-        variance=relative_variance(number, sums.ratio, sums.ratio_square),
+        groups=groups,
+        variance=variance,
         num_measured=number,
         score=score,
         noise=noise,
@@ -191,8 +193,7 @@ def _weighed(
     values, scores = jax.vmap(jax.value_and_grad(density), in_axes=(None, 0))(theta, x)
     alive = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
     log_weights = jnp.where(alive, values - log_q, -jnp.inf)
-    total = logsumexp(log_weights)
-    weights = jnp.exp(log_weights - total)
+    weights = weight_math.normalise(log_weights)
     scores = jnp.where(alive[:, None], scores, 0.0)
     score = weights @ scores
     centred = scores - score
@@ -200,12 +201,13 @@ def _weighed(
     # A dead point must not be visited again: zero times NaN is NaN.
     visited = jnp.where(alive[:, None], x, x[jnp.argmax(log_weights)])
     some = points.part_of_net(x.shape[0], x.shape[1], curvature_points)
-    visited, share = visited[some], weights[some] / jnp.sum(weights[some])
+    # Of mean one: in float32 small ones times the derivatives of a small density would be zero.
+    visited, relative = visited[some], weights[some] / jnp.mean(weights[some])
 
-    def mean(t):
-        return jnp.sum(share * jax.vmap(lambda x: density(t, x))(visited))
+    def total(t):
+        return jnp.sum(relative * jax.vmap(lambda x: density(t, x))(visited))
 
-    complete = -jax.hessian(mean)(theta)
+    complete = -jax.hessian(total)(theta) / relative.size
     log_p = weight_math.log_mean_exp(log_weights)
     dead = jnp.sum(~alive, dtype=jnp.int32)
     return log_weights, log_p, score, complete, missing, dead

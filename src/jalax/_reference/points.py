@@ -26,6 +26,7 @@ BEND = 0.4  # of the tails of the law beyond
 LATENTS_UP_TO = 32  # beyond, few points fall where the posterior is
 USUAL_NUMBER = {1: 256, 2: 512}  # by the number of latents
 USUAL_NUMBER_BEYOND = 1024
+MANY = 2**20  # points of all groups together
 
 
 @functools.cache
@@ -63,8 +64,13 @@ def uniforms(
     return (cells + 0.5) * dtype.type(2.0**-kept)
 
 
-def usual_number(dimension: int) -> int:
-    return USUAL_NUMBER.get(dimension, USUAL_NUMBER_BEYOND)
+def usual_number(dimension: int, num_groups: int) -> int:
+    """Of points in each group: of many groups a quarter will do, since their errors average."""
+    number = USUAL_NUMBER.get(dimension, USUAL_NUMBER_BEYOND)
+    fewest = number // 4
+    while number > fewest and num_groups * number > MANY:
+        number //= 2
+    return number
 
 
 def power_of_two(number: int) -> int:

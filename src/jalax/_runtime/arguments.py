@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+
+def level_of_user() -> int:
+    """The `stacklevel` with which a warning of the calling function points at the user's line."""
+    package = str(Path(__file__).parents[1])
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def check_key(key: Any, num_fits: int | None = None) -> None:
