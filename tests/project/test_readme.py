@@ -24,6 +24,7 @@ def test_the_ten_lines(capsys):
     names: dict = {}
     run(0, names)
     printed = capsys.readouterr().out
+    assert "chosen because 50 groups have 1 latent each" in printed
     assert "status: converged" in printed
     assert "std. error" in printed
     assert "+-" in printed
@@ -35,7 +36,6 @@ def test_the_ten_lines(capsys):
     assert abs(errors["mean"] - np.sqrt(y.var() / 50)) < 0.03 * errors["mean"]
     sd = jnp.sqrt(jnp.exp(2 * theta["log_sd"]) + 1)
     exact = jnp.sum(jax.scipy.stats.norm.logpdf(y, theta["mean"], sd))
-    assert abs(result.path_log_evidence - exact) < 1.0
     assert abs(result.log_evidence - exact) < 4.5 * result.log_evidence_error + 1e-3
 
 
