@@ -82,7 +82,7 @@ class MixedResult(FitResult):
             return super().summary()
         design, family = self.mixed.design, self.mixed.family
         heading = [
-            "Mixed model fitted by maximum marginal likelihood (JALA-EM)",
+            f"Mixed model fitted by maximum marginal likelihood ({self.algorithm})",
             f"formula: {design.formula}",
             f"family: {family} ({LINKS[family]} link)",
         ]
