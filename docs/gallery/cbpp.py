@@ -48,12 +48,12 @@ result
 
 # %% [markdown]
 # The tables are those of lme4's `summary`, with two more columns. `log-lik.` is
-# $\log p_{\hat\theta}(y)$, estimated by Monte Carlo, and `MC error` its standard error.
+# $\log p_{\hat\theta}(y)$, estimated by quasi-random points, and `MC error` its standard error.
 # `simulation` says how much an estimate would change under another key. It is a small
 # fraction of the standard error, which is what the size of the data set leaves open. The
 # coefficients are log-odds against the first period.
 #
-# A herd's posterior given the data is a cloud of weighted particles. `random_effects` takes its
+# A herd's posterior given the data is a cloud of weighted points. `random_effects` takes its
 # means and standard deviations. The intervals below are the mean plus and minus 1.645 standard
 # deviations, about 90 % of the posterior, with $\theta$ held at its estimate.
 
@@ -100,7 +100,7 @@ from scipy.stats import chi2
 
 ratio = 2 * (result.log_evidence - without.log_evidence)
 ratio_error = 2 * np.hypot(result.log_evidence_error, without.log_evidence_error)
-print(f"likelihood ratio {ratio:.2f} +- {ratio_error:.2f} on 3 degrees of freedom")
+print(f"likelihood ratio {ratio:.2f} +- {ratio_error:.0e} on 3 degrees of freedom")
 print(f"p-value {chi2.sf(ratio, 3):.1e}; AIC {result.aic:.1f} against {without.aic:.1f}")
 
 # %% [markdown]
@@ -138,8 +138,8 @@ for row in zip(result.names, found, simulation, lme4, errors, lme4_error, strict
 
 y, n = data["incidence"].to_numpy(), data["size"].to_numpy()
 saturated = binom.logpmf(y, n, y / n).sum()
-print(f"log-likelihood: jalax {result.log_evidence:.3f} +- {result.log_evidence_error:.3f}", end="")
-print(f", lme4 {lme4_log_likelihood:.3f} (as printed {lme4_log_likelihood - saturated:.1f})")
+print(f"log-likelihood: jalax {result.log_evidence:.4f} +- {result.log_evidence_error:.0e}", end="")
+print(f", lme4 {lme4_log_likelihood:.4f} (as printed {lme4_log_likelihood - saturated:.1f})")
 
 assert np.all(np.abs(found - lme4) < 4 * simulation)
 assert abs(result.log_evidence - lme4_log_likelihood) < 4 * result.log_evidence_error
@@ -168,14 +168,14 @@ def quadrature(theta):
 
 for name, fit in both.items():
     exact = quadrature(fit.theta)[0]
-    print(f"{name:10s} quadrature {exact:9.3f}", end="   ")
-    print(f"jalax {fit.log_evidence:9.3f} +- {fit.log_evidence_error:.3f}")
+    print(f"{name:10s} quadrature {exact:9.4f}", end="   ")
+    print(f"jalax {fit.log_evidence:9.4f} +- {fit.log_evidence_error:.0e}")
     assert abs(fit.log_evidence - exact) < 4 * fit.log_evidence_error
 
 # %% [markdown]
-# The herd effects, against quadrature at the last $\theta$ of the path, which is the one that the
-# particles belong to. The error of a mean over particles is the posterior standard deviation
-# divided by the root of the effective sample size.
+# The herd effects, against quadrature at the last $\theta$ of the history. The error of a mean over
+# random draws would be the posterior standard deviation divided by the root of the effective sample
+# size; the points lie more evenly, and their means are nearer.
 
 # %%
 last = jax.tree.map(lambda rows: rows[-1], result.history["theta"])

@@ -53,9 +53,8 @@ y = white @ np.linalg.cholesky(correlation).T
 print(f"correlations reproduced within {np.abs(y.T @ y / n - correlation).max():.0e}")
 
 # %% [markdown]
-# Every boy is a group with his own particles, since boys are independent given $\theta$.
-# `jalax.models.factor_analysis` is such a grouped model, with a start from principal components. A
-# hundred particles a group are enough: the scoring steps at the end of the fit draw more.
+# Every boy is a group with his own points and weights, since boys are independent given $\theta$.
+# `jalax.models.factor_analysis` is such a grouped model, with a start from principal components.
 
 # %%
 models = {k: jalax.models.factor_analysis(y, k) for k in (1, 2)}

@@ -43,13 +43,13 @@ chance = 1 / (1 + np.exp(-true_slope * (ability[:, None] - true_difficulty)))
 y = (rng.random(chance.shape) < chance).astype(float)
 
 model = jalax.models.item_response(y)
-result = jalax.fit(model, key=jax.random.key(0), num_particles=100)
+result = jalax.fit(model, key=jax.random.key(0))
 result
 
 # %% [markdown]
-# Every person is a group: an ability with its own particles and weights. A hundred particles for
-# each are enough here, since the last scoring steps of the fit draw more. An answer that was not
-# given would be a NaN in `y`, and is left out of the likelihood.
+# Every person is a group: an ability with its own 256 points and their weights, which do the work
+# of the nodes in the quadrature below. An answer that was not given would be a NaN in `y`, and is
+# left out of the likelihood.
 #
 # Difficulties follow from the parameters, and their standard errors by the delta method from the
 # covariance of the estimate.

@@ -188,5 +188,5 @@ for name, result in {"Poisson": poisson, "negative binomial": negative}.items():
     exact = log_likelihood(np.append(found[:4], np.log(found[4:])))
     error = result.log_evidence_error
     print(f"  log-likelihood at the estimate: quadrature {exact:.3f}, ", end="")
-    print(f"jalax {result.log_evidence:.3f} +- {error:.3f}")
+    print(f"jalax {result.log_evidence:.3f} +- {error:.0e}")
     assert abs(result.log_evidence - exact) < 4 * error

@@ -87,7 +87,7 @@ plug_in
 #
 # What would charge for it is a prior on $\theta$, declared before looking. The full evidence
 # integrates $\theta$ out under it. `jalax.compare` does this by Laplace's method, with the
-# information about $\theta$ that the particles give. Here: $\log \alpha \sim \mathcal{N}(0, 2^2)$
+# information about $\theta$ that the fit ended with. Here: $\log \alpha \sim \mathcal{N}(0, 2^2)$
 # (coefficients with a standard deviation between 0.14 and 7.4, two standard deviations either
 # way), and $\log \sigma^2 \sim \mathcal{N}(4, 2^2)$, which matters little, since all orders agree
 # about the noise.
@@ -227,15 +227,16 @@ for p, fit in zip(orders, fits.values(), strict=True):
     )
     assert fit.status == "converged"
     assert np.all(np.abs(theta - best) < 4 * simulation)
-    assert abs(fit.log_evidence - exact) < 4 * fit.log_evidence_error
+    low, high = fit.evidence.interval(0.9999)  # an error from eight shifts: Student's t
+    assert low < exact < high
 
 exact = stats.multivariate_normal(cov=np.eye(100) * 50.0 + powers[:, :4] @ powers[:, :4].T / 2.0)
 assert np.isclose(exact.logpdf(y), log_marginal((np.log(50.0), np.log(2.0)), 3))  # the oracle
 
 # %% [markdown]
 # The full evidence has two further errors. "Laplace" is the same formula with exact derivatives:
-# the distance to `compare` is the noise of the information, which a fit knows to one or two per
-# cent at its end. "Integrated" has no Laplace approximation.
+# the distance to `compare` is the noise of the information, which a fit knows to two per cent or
+# better at its end. "Integrated" has no Laplace approximation.
 
 
 # %%

@@ -104,7 +104,7 @@ for name, value, sim, error in zip(result.names, found, simulation, errors, stri
     assert abs(value - lme4[name]) < 4 * sim
 print(f"\nstandard errors of the fixed effects in lme4: {6.63227615:.4f}, {1.502236769:.4f}")
 evidence, error = result.log_evidence, result.log_evidence_error
-print(f"log-likelihood: jalax {evidence:.3f} +- {error:.3f}, lme4 {lme4_log_likelihood:.3f}")
+print(f"log-likelihood: jalax {evidence:.4f} +- {error:.0e}, lme4 {lme4_log_likelihood:.4f}")
 assert abs(evidence - lme4_log_likelihood) < 4 * error
 
 # %% [markdown]
@@ -131,10 +131,10 @@ def exact(theta):
 
 
 value, _, _ = exact(result.theta)
-print(f"log-likelihood at the estimate: exact {value:.3f}, jalax {evidence:.3f} +- {error:.3f}")
+print(f"log-likelihood at the estimate: exact {value:.4f}, jalax {evidence:.4f} +- {error:.0e}")
 assert abs(evidence - value) < 4 * error
 
-last = jax.tree.map(lambda rows: rows[-1], result.history["theta"])  # the one of the particles
+last = jax.tree.map(lambda rows: rows[-1], result.history["theta"])  # that of the points, nearly
 _, mean, sd = exact(last)
 off = (effects[["Intercept", "days"]].to_numpy() - mean) / (sd / np.sqrt(result.ess.min()))
 print(

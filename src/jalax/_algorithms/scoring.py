@@ -88,14 +88,15 @@ class Scoring(Algorithm):
     r"""Newton's method on the marginal likelihood, by quasi-random points at each group's mode.
 
     With the score $g$ and Louis' information $I = I_c - M$ of all groups, a step is
-    $\theta \leftarrow \theta + I^{-1} g$, shortened to three standard errors, damped where
-    log p falls, and with the size of its eigenvalues where $I$ is not positive definite. It ends
-    with measurements of log p, score and information at the maximum, by fresh points each, from
-    which the evidence, the standard errors and their simulation errors are made.
+    $\theta \leftarrow \theta + I^{-1} g$, shortened to three standard errors at first (more where
+    log p rises as foreseen), damped where it falls, and with the size of its eigenvalues where $I$
+    is not positive definite. It ends with measurements of log p, score and information at the
+    maximum, by fresh points each, from which the evidence, the standard errors and their
+    simulation errors are made.
 
     For `jalax.GroupedModel`, or a `jalax.Model`, with up to 32 latents a group, and up to 300
-    numbers of theta: there it takes seconds where `jalax.JALAEM` takes a minute. The number of
-    particles is that of the points of a group, a power of two.
+    numbers of theta: there it takes seconds where `jalax.JALAEM` takes a minute, and `jalax.fit`
+    chooses it. The number of particles is that of the points of a group, a power of two.
 
     Args:
         num_measurements: at the end; their spread is the error. Where it is large, up to four

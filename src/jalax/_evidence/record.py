@@ -86,7 +86,8 @@ class FitRecord:
 
         Each of G groups is off by about 1/N of its own scale, in the same direction, and a
         standard error is sqrt(G) of these. The scoring steps at the end of an automatic
-        fit, with more and fresh particles, take it out again.
+        JALA-EM, with more and fresh particles, take it out again. Scoring's points are no random
+        draws, and nearer.
         """
         groups = self.log_weights.shape[0] if self.log_weights.ndim == 2 else 1
         return float(np.sqrt(groups) / self.log_weights.shape[-1])

@@ -62,19 +62,23 @@ class FitResult(FitRecord):
     """The outcome of `jalax.fit`.
 
     Attributes:
-        theta: the estimate, on the model's own scale: of an automatic fit averaged and improved by
-            a scoring step with fresh particles, else the parameters after the last step.
-        particles: weighted particles of the posterior of x, (N, ...); grouped (G, N, ...).
+        theta: the estimate, on the model's own scale: of Scoring the maximum that its measurements
+            see, of an automatic JALA-EM averaged and improved by a scoring step with fresh
+            particles, else the parameters after the last step.
+        particles: weighted particles of the posterior of x, (N, ...); grouped (G, N, ...). Those
+            of Scoring are quasi-random points.
         log_weights: their unnormalised log-weights, (N,); grouped (G, N).
         history: one row a step (or every so many, see `record` in `jalax.fit`): "step", "theta" (a
             tree like theta), "ess" (lowest over groups, before resampling), "mean_log_joint",
             "grad_norm", "resampled", "dead" and, from JALA-EM, "log_evidence" (of the path;
             relative to theta_0 if the start had none), its rough "log_evidence_error" and "phase"
-            (0 moving, 1 averaging, 2 done).
+            (0 moving, 1 averaging, 2 done); from Scoring "log_evidence" (log p at that theta) and
+            "phase" (0 climbing, 1 measuring, 2 done).
         status: how the fit ended, a `jalax.Status`.
         message: the same in a sentence.
         state: what `fit(..., state=...)` continues from.
         algorithm: its name.
+        choice: why `fit` chose it, in words; "" where the user did.
         num_steps: how many steps it took.
         seconds: wall-clock time, compilation included.
     """
@@ -83,8 +87,8 @@ class FitResult(FitRecord):
     def path_log_evidence(self) -> float | None:
         """log p_theta(y) at the last theta, carried along the path from the start.
 
-        Biased upwards by O(1/N) a step, because theta follows the particles it weighs. None,
-        with a warning that says why, where there is none.
+        Of JALA-EM. Biased upwards by O(1/N) a step, because theta follows the particles it weighs.
+        None, with a warning that says why, where there is none.
         """
         if self.path_value is None or self.relative:
             warnings.warn(self.evidence_reason, stacklevel=2)
@@ -173,7 +177,7 @@ class FitResult(FitRecord):
         return self.wald_intervals(self.uncertainty, level)
 
     def evidence_check(self, key, *, num_replicates: int = 8) -> EvidenceCheck:
-        """A fresh estimate at the path's last theta against the path replayed."""
+        """A fresh estimate at the path's last theta against the path replayed, of JALA-EM."""
         if isinstance(self.state, SavedState):
             raise ValueError("evidence_check needs the fit itself, not a result from a file.")
         arguments.check_key(key)
@@ -184,7 +188,8 @@ class FitResult(FitRecord):
     def replay(self, key, *, num_particles: int | None = None, num_replicates: int = 8) -> Evidence:
         """The evidence at the end of this fit's recorded path, run again with fresh particles.
 
-        Unlike `path_log_evidence` it is unbiased for Z: the path is now fixed in advance.
+        Of JALA-EM: Scoring has no path of weights. Unlike `path_log_evidence` it is unbiased for Z:
+        the path is now fixed in advance.
         """
         num_particles = self.log_weights.shape[-1] if num_particles is None else num_particles
         return replay(self.origin, self.state, key, num_particles, num_replicates)

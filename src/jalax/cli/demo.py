@@ -48,7 +48,7 @@ def run(out: Path, seed: int) -> None:
     model = jalax.models.logistic_regression(data.features, data.labels)
     whole = jalax.fit(model, THETA_0, key=key_whole)
     console.print(
-        f"JALA-EM on all {len(data.labels)} rows, nothing tuned ({whole.status}): theta "
+        f"{whole.algorithm} on all {len(data.labels)} rows, nothing tuned ({whole.status}): theta "
         f"{whole.theta:.3f}, standard error {whole.standard_errors():.3f} (reference "
         f"{REFERENCE_THETA:.3f}, {REFERENCE_ERROR:.3f}), log evidence "
         f"{whole.log_evidence:.2f} +- {whole.log_evidence_error:.2f} "
