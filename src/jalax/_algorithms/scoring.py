@@ -45,6 +45,7 @@ SHORTEST = 1e-3  # standard errors of a step that is not worth taking
 SHORTEST_IF_FLAT, MISSING = 0.02, 1e-3  # the same where less than this share is not missing
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
+MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
 MOST_ROUNDS = 4  # of measurements, until the error of log p is as small as it is aimed at
 
 
@@ -194,7 +195,7 @@ class Scoring(Algorithm):
 
         rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
         accepted = _is_finite(seen) & (~climbing | (rise >= -TOLERANCE))
-        after = self._climb(memory, seen, accepted, flat, rise)
+        after = self._climb(memory, seen, accepted, flat, rise, state.step)
         after = trees.select(climbing, after, self._measure(model, memory, seen, accepted))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
@@ -218,7 +219,7 @@ class Scoring(Algorithm):
         base = state.log_evidence_base
         return State(state.step + 1, theta, particles, log_weights, base, after), info
 
-    def _climb(self, memory: Memory, seen: Pass, accepted, theta, rise) -> Memory:
+    def _climb(self, memory: Memory, seen: Pass, accepted, theta, rise, so_far) -> Memory:
         """Where to look next: from the trial if it was accepted, else from theta, less far."""
         new = Here(*(getattr(seen, name) for name in Here._fields))
         here = trees.select(accepted, new, memory.here)
@@ -227,6 +228,7 @@ class Scoring(Algorithm):
         rejected = jnp.where(accepted, 0, memory.rejected + 1).astype(jnp.int32)
         step = newton_step(here.score, here.complete, here.missing, damping, longest)
         ends = (accepted & (step.length < SHORTEST)) | (rejected > MAX_REJECTED)
+        ends = ends | (so_far >= MAX_CLIMB)
         trial = jnp.where(ends, theta, theta + step.step)
         phase = jnp.where(ends, MEASURING, CLIMBING).astype(jnp.int32)
         return memory._replace(
