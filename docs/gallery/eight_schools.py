@@ -22,9 +22,7 @@
 # The estimates $y_j$ and their errors $s_j$ are given. The effects $x_j$ are latent. The
 # parameters are the mean effect $\mu$ and the spread between schools $\tau$: maximum marginal
 # likelihood integrates the $x_j$ out and maximises what is left over $\mu$ and $\log \tau$. The
-# logarithm keeps $\tau$ positive, and has a price: $\tau = 0$ is now at minus infinity. The fits
-# are by JALA-EM: Newton's steps of Scoring, which `fit` would choose for eight groups of one
-# latent, may run to a $\tau$ so small that $\mu$ hardly moves any more.
+# logarithm keeps $\tau$ positive, and has a price: $\tau = 0$ is now at minus infinity.
 
 # %%
 import jax
@@ -46,9 +44,8 @@ def log_joint(theta, x, school):  # log p_theta(x_j, y_j) of one school
     return log_prior + log_normal(school["y"], x, school["s"])
 
 
-by = jalax.JALAEM()
 model = jalax.GroupedModel(log_joint, latent=jnp.zeros(()), data={"y": y, "s": s})
-result = jalax.fit(model, {"mu": 0.0, "log_tau": 1.0}, key=jax.random.key(0), algorithm=by)
+result = jalax.fit(model, {"mu": 0.0, "log_tau": 1.0}, key=jax.random.key(0))
 print(result.summary())
 
 # %% [markdown]
@@ -72,10 +69,7 @@ for name, error in result.standard_errors().items():
 
 # %%
 starts = [1.0, 2.0, 3.0]
-fits = [
-    jalax.fit(model, {"mu": 0.0, "log_tau": start}, key=jax.random.key(1), algorithm=by)
-    for start in starts
-]
+fits = [jalax.fit(model, {"mu": 0.0, "log_tau": start}, key=jax.random.key(1)) for start in starts]
 print("log_tau: start    end      tau      mu   log evidence        status")
 for start, fit in zip(starts, fits, strict=True):
     end, mu = float(fit.theta["log_tau"]), float(fit.theta["mu"])
@@ -122,7 +116,6 @@ larger = jalax.fit(
     jalax.GroupedModel(log_joint, latent=jnp.zeros(()), data={"y": y, "s": s / 3}),
     {"mu": 0.0, "log_tau": 1.0},
     key=jax.random.key(0),
-    algorithm=by,
 )
 larger
 
@@ -145,7 +138,7 @@ held = []
 for tau in grid:
     data = {"y": y, "s": s, "tau": np.full(8, tau)}
     fixed = jalax.GroupedModel(log_joint_at, latent=jnp.zeros(()), data=data)
-    held.append(jalax.fit(fixed, 0.0, key=jax.random.key(2), algorithm=by))
+    held.append(jalax.fit(fixed, 0.0, key=jax.random.key(2)))
 
 values = np.array([fit.log_evidence for fit in held])
 limit = np.interp(1.353, values[0] - values, grid)

@@ -81,6 +81,11 @@ class FitRecord:
         return _ess(self.log_weights)
 
     @property
+    def followed_a_path(self) -> bool:
+        """Its particles were moved along with theta, and were not found anew at each."""
+        return self.origin is None or not self.origin.algorithm.finds_its_particles
+
+    @property
     def gradient_bias(self) -> float:
         """sqrt(G) / N: about how far weights of N particles take theta off, in standard errors.
 

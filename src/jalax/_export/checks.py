@@ -113,7 +113,7 @@ def _particles(result: FitRecord) -> list[Check]:
             f"{which} an effective sample size of {lowest:.1f} out of {count} at the end.",
         )
     )
-    if result.log_weights.ndim == 2:
+    if result.log_weights.ndim == 2 and result.followed_a_path:
         bias = result.gradient_bias
         out.append(
             Check(

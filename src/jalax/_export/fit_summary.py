@@ -89,7 +89,7 @@ def evidence_rows(result: FitRecord) -> list[tuple[str, tuple[Cell, ...]]]:
 def particle_rows(result: FitRecord) -> list[tuple[str, tuple[Cell, ...]]]:
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     shape = result.log_weights.shape
-    if len(shape) == 2 and result.gradient_bias > 0.25:
+    if len(shape) == 2 and result.followed_a_path and result.gradient_bias > 0.25:
         rows.append(("bias of a gradient", (f"sqrt(G)/N = {result.gradient_bias:.2f} s.e.",)))
     if len(result.history.get("ess", ())):
         ess, dead = float(np.min(np.asarray(result.ess))), int(result.history["dead"].sum())

@@ -123,13 +123,16 @@ def evidence_path(ax: Any, result: FitRecord) -> None:
     band = {"color": BLUE, "alpha": 0.2, "lw": 0}
     ax.fill_between(steps, value - 2 * error, value + 2 * error, label="two errors", **band)
     evidence = result.known_evidence
-    if evidence is not None and not result.relative:
+    relative = (
+        result.relative and result.path_value is not None
+    )  # not where theta alone was measured
+    if evidence is not None and not relative:
         end = steps[-1] + 0.03 * max(len(steps), 10)
         look = {"fmt": "D", "color": ORANGE, "ms": 4, "capsize": 3}
         ax.errorbar(end, evidence.value, 2 * evidence.error, label="fresh, at theta", **look)
     _limits(ax, value, error)
     ax.set_xlabel("step")
-    ax.set_ylabel("log Z / Z at the start" if result.relative else "log evidence")
+    ax.set_ylabel("log Z / Z at the start" if relative else "log evidence")
     ax.legend(frameon=False, fontsize="small")
 
 
