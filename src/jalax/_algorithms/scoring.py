@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from jalax._model import information
 from jalax._model.algorithm import Algorithm, Measurement
 from jalax._model.evaluation import ravel_latent
-from jalax._model.information import FLAT
 from jalax._model.model import Model
 from jalax._model.types import Cloud, State
 from jalax._particles import trees, weight_math
@@ -39,7 +38,7 @@ from jalax._reference.group_points import (
 CLIMBING, MEASURING, DONE = range(3)
 LONGEST = 3.0  # standard errors that theta may move in the first step
 LEAST_SHARE = 1e-6  # of the complete-data information, that points can tell from zero
-FLAT_LONGEST = 4.5  # the same along a flat direction, in standard errors of complete data
+FLAT, FLAT_LONGEST = 0.01, 4.5  # the same along less than this share, in those of complete data
 GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
 SHORTEST_IF_FLAT, MISSING = 0.02, 1e-3  # the same where less than this share is not missing

@@ -34,6 +34,7 @@ from jalax._runtime.compilation import (
 )
 
 MOST_ROUNDS = 4
+LARGE = 10.0  # times the mean: smaller weights are no tail
 
 
 class _Passes(NamedTuple):
@@ -123,7 +124,10 @@ def _look_at_weights(
 ) -> tuple[Array, Array]:
     """The Pareto k-hat of the weights, groups pooled, and the lowest ESS as a share of N."""
     ess = weight_math.effective_sample_size(weight_math.normalise(log_weights))
-    return pareto_k(pooled.reshape(1, -1))[0], jnp.min(ess) / log_weights.shape[1]
+    k_hat = pareto_k(pooled.reshape(1, -1))[0]
+    # Many weights near a largest one are no tail, though no Pareto distribution fits them either.
+    has_tail = jnp.max(pooled) > np.log(LARGE)
+    return jnp.where(has_tail, k_hat, jnp.minimum(k_hat, 0.0)), jnp.min(ess) / log_weights.shape[1]
 
 
 _quality = Program(_look_at_weights, small=LEVEL_0_OLD_EMITTERS, large={})
