@@ -256,8 +256,8 @@ class Scoring(Algorithm):
         return memory._replace(phase=phase, sums=sums)
 
     def measurement(self, state: State) -> Measurement | None:
-        memory = state.memory
-        return measured(memory.sums, memory.here.log_p, memory.trial, state.log_weights)
+        memory, here = state.memory, state.memory.here
+        return measured(memory.sums, here.log_p, memory.trial, here.modes, state.log_weights)
 
 
 class Step(NamedTuple):

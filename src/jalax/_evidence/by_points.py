@@ -15,6 +15,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from jalax._evidence.rounding import rounding
 from jalax._evidence.rounds import Budget, Total, simulation_errors
 from jalax._model.algorithm import Measurement
 from jalax._model.evaluation import ravel_latent
@@ -66,8 +67,8 @@ def estimate(key, model: Model, theta: Tree, budget: Budget) -> Total | None:
         keys = jax.random.split(fold_in(key, k), budget.num_replicates)
         passes = _measure(keys, model, theta, passes, budget.fraction is not None)
         sums, log_weights = passes.sums, passes.log_weights
-        seen = group_points.measured(sums, passes.base, flat, log_weights)
-        total = total_of(seen, budget.fraction is not None)
+        seen = group_points.measured(sums, passes.base, flat, passes.modes, log_weights)
+        total = total_of(model, theta, seen, budget.fraction is not None)
         if not total.trusted or not np.isfinite(total.error):
             return None
         if total.error <= error and _is_clear(total, budget):
@@ -83,37 +84,42 @@ def _is_clear(total: Total, budget: Budget) -> bool:
     return simulation_errors(total.moments)[0] <= budget.fraction
 
 
-def total_of(seen: Measurement, scores: bool = True) -> Total:
-    """The evidence of a measurement, on the host, with its degrees of freedom and rounding.
+def total_of(model: Model, theta: Tree, seen: Measurement, scores: bool = True) -> Total:
+    """The evidence of a measurement, without what float32 has added to log_joint.
 
-    Rounding has the same sign in every group, in the worst case: half a unit in the last place.
+    That is known at the modes; elsewhere it may be as large, with either sign.
     """
-    rounding = float(np.finfo(seen.dtype).eps) / 2 * float(np.abs(seen.groups).sum())
+    eps, size = float(np.finfo(seen.modes.dtype).eps), np.abs(seen.groups)
+    added = rounding(model, theta, seen.modes)
+    if added is None:
+        added, rounded = np.zeros_like(seen.groups), 8 * eps * float(size.sum())
+    else:
+        rounded = float(np.linalg.norm(added) + eps * np.linalg.norm(size))
     k_hat, ess = (float(part) for part in _quality(seen.log_weights, seen.pooled))
     parts: Any = (seen.score, seen.noise, seen.complete, seen.missing, seen.missing[None])
     number, num_points = seen.num_measured, seen.log_weights.shape[1]
     return Total(
         "points",
-        seen.groups,
+        seen.groups - added,
         seen.variance,
-        _freedom(seen.variance, number, rounding),
+        _freedom(seen.variance, number, rounded),
         k_hat,
         ess,
         number * num_points,
         number,
         Moments(*parts) if scores else None,
-        rounding,
+        rounded,
         NO_VARIANCE,  # their errors come from independent shifts, not from the weights alone
     )
 
 
-def _freedom(variance: np.ndarray, number: int, rounding: float) -> float:
+def _freedom(variance: np.ndarray, number: int, rounded: float) -> float:
     """By Satterthwaite over the groups; rounding counts as known."""
     total = variance.sum()
     if not total > 0:
         return np.inf
     freedom = (number - 1) * total**2 / np.sum(variance**2)
-    return float(freedom * (1 + rounding**2 / total) ** 2)
+    return float(freedom * (1 + rounded**2 / total) ** 2)
 
 
 # --- the compiled parts -----------------------------------------------------------------------

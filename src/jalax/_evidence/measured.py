@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 
 from jalax._evidence.by_points import total_of
@@ -33,7 +34,7 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     score, noise, complete = seen.score, seen.noise, seen.complete
     there = seen.theta
     metric = information.host_metric(complete, seen.missing)
-    eps = np.finfo(seen.dtype).eps
+    eps = np.finfo(seen.modes.dtype).eps
     wide = np.where(metric.share < SMALL_SHARE, is_wide(metric, there, 1.0), is_wide(metric, there))
     known = (metric.share > LEAST_SHARE * eps) & ~wide
     inverse, lost = inverse_information(metric, known, complete)
@@ -57,10 +58,22 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     settled = length <= max(0.03 * np.sqrt(score.size), 3 * np.sqrt(max(one, 0.0)))
     settled = settled and not is_lost(seen)
     uphill = uncertainty.describe_flat(uphill_of(score, noise, metric, known))
-    total = total_of(seen)
+    total = total_of(model, _theta_of(seen, theta), seen)
     total.groups = total.groups + float(score @ step) / 2 / total.groups.size  # by the last step
     evidence = report(total, _doubts(total), 1, asked=np.inf)
     return Finished(theta, evidence, uncertainty, settled and not uphill, uphill)
+
+
+def _theta_of(seen: Measurement, like: Tree) -> Tree:
+    """theta as it was measured, a tree on the host."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([np.size(leaf) for leaf in leaves])
+    parts = np.split(seen.theta, ends[:-1])
+    shaped = [
+        part.reshape(np.shape(leaf)).astype(leaf.dtype)
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
+    return structure.unflatten(shaped)
 
 
 def is_lost(seen: Measurement) -> bool:
@@ -71,7 +84,7 @@ def is_lost(seen: Measurement) -> bool:
     """
     scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(seen.complete)), 1e-300))
     left = (seen.complete - seen.missing) * np.outer(scale, scale)
-    least = max(LOST, 100 * float(np.finfo(seen.dtype).eps))
+    least = max(LOST, 100 * float(np.finfo(seen.modes.dtype).eps))
     return bool(np.isfinite(left).all() and np.linalg.eigvalsh(left)[0] < least)
 
 

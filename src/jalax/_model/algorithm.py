@@ -41,10 +41,11 @@ class ScoringSteps(NamedTuple):
 class Measurement(NamedTuple):
     """The likelihood and its derivatives at the last theta, on the host, by one who measures them.
 
-    In float64; `dtype` is that of the model's numbers.
+    In float64, but for the modes and weights, which have the precision of the model.
     """
 
     theta: np.ndarray  #: (P,): where they were measured
+    modes: np.ndarray  #: (G, D): of the latents of each group, there
     groups: np.ndarray  #: (G,): log of the mean of Z over the measurements
     variance: np.ndarray  #: (G,): of that mean, relative to its square
     num_measured: int
@@ -54,7 +55,6 @@ class Measurement(NamedTuple):
     missing: np.ndarray  #: (P, P): M
     log_weights: np.ndarray  #: (G, N): of the points of one measurement
     pooled: np.ndarray  #: (K, M): of some points of several, those of each group of mean one
-    dtype: np.dtype
 
 
 @runtime_checkable

@@ -95,12 +95,12 @@ def relative_variance(number: Any, ratio: Any, ratio_square: Any) -> Any:
     return each / (number - 1) / (1 + mean) ** 2
 
 
-def measured(sums: Any, base: Any, theta: Any, log_weights: Any) -> Measurement:
+def measured(sums: Any, base: Any, theta: Any, modes: Any, log_weights: Any) -> Measurement:
     """What two or more passes say together, on the host.
 
     theta is ravelled, and `log_weights` are those of one pass.
     """
-    base, log_weights, theta, totals = to_host((base, log_weights, theta, sums))
+    base, log_weights, theta, modes, totals = to_host((base, log_weights, theta, modes, sums))
     sums = jax.tree.map(lambda total: np.asarray(total, float), totals._replace(log_weights=0.0))
     number = int(sums.number)
     score = sums.score / number
@@ -110,6 +110,7 @@ def measured(sums: Any, base: Any, theta: Any, log_weights: Any) -> Measurement:
     noise = (sums.score_square / number - np.outer(score, score)) / (number - 1)
     return Measurement(
         theta=np.asarray(theta, float),
+        modes=modes,
         groups=groups,
         variance=variance,
         num_measured=number,
@@ -119,7 +120,6 @@ def measured(sums: Any, base: Any, theta: Any, log_weights: Any) -> Measurement:
         missing=sums.missing / number,
         log_weights=log_weights,
         pooled=totals.log_weights,
-        dtype=base.dtype,
     )
 
 
