@@ -164,7 +164,7 @@ def test_the_tails_of_a_prior_are_covered(precision):
 def test_the_rounding_of_log_joint_is_no_part_of_the_evidence(precision):
     """Counts near 300: gammaln takes 1,400 away from terms as large, and float32 rounds each.
 
-    Against quadrature in float64; float32 alone would be 20 errors off.
+    Against quadrature in float64; float32 alone would be a hundred errors off.
     """
     y = np.random.default_rng(0).poisson(300, size=40)
 
