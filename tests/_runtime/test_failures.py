@@ -204,6 +204,23 @@ def test_out_of_memory_in_the_scoring_steps_keeps_the_fit(monkeypatch):
     assert abs(float(result.theta) - 2.0) < 0.2  # the tail average: the exact answer is 2
 
 
+def test_an_interrupt_that_jax_has_wrapped_is_one():
+    """As seen: Ctrl-C while JAX compares arguments comes out as a ValueError, caused by it."""
+
+    def wrapped():
+        raise ValueError("Exception raised while checking equality") from KeyboardInterrupt()
+
+    result = fit([At(20, wrapped)], num_steps=40, chunk_size=10)
+    assert result.status == "interrupted"
+    assert result.num_steps == 20
+
+    def wrong():
+        raise ValueError("a mistake of the callback")
+
+    with pytest.raises(ValueError, match="a mistake of the callback"):
+        fit([At(20, wrong)], num_steps=40, chunk_size=10)
+
+
 def test_other_errors_of_the_runtime_are_no_memory_errors():
     def broken():
         raise jax.errors.JaxRuntimeError("INTERNAL: a bug")

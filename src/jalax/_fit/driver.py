@@ -15,7 +15,7 @@ from jalax._fit.agreement import agreed, interrupts, losses
 from jalax._fit.callbacks import Callback, Run, Stop, progress_bar
 from jalax._fit.checkpoint import checkpoint
 from jalax._model.types import Status
-from jalax._runtime.failures import is_out_of_memory, memory_advice
+from jalax._runtime.failures import as_interrupt, is_out_of_memory, memory_advice
 from jalax._runtime.processes import to_host
 
 MAX_RETRIES = 5  # times a diverging automatic fit halves its step size
@@ -56,7 +56,10 @@ def drive(
                 stop = _first(stops) or interrupted.stop(run)
                 if (stop := agreed(run.layout, stop)) is not None:
                     return stop
-    except KeyboardInterrupt as interrupt:
+    except (KeyboardInterrupt, ValueError) as error:
+        interrupt = as_interrupt(error)
+        if interrupt is None:
+            raise
         by = f" by {interrupt}" if str(interrupt) else ""
         return Status.INTERRUPTED, f"interrupted{by} after step {run.step}"
     except (jax.errors.JaxRuntimeError, MemoryError) as error:

@@ -16,6 +16,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "Out of memory" in text
 
 
+def as_interrupt(error: BaseException) -> KeyboardInterrupt | None:
+    """The Ctrl-C behind an error; None if there is none.
+
+    JAX makes a ValueError of one that comes while it compares the arguments of two calls.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__
+    return cause
+
+
 def memory_advice(grouped: bool) -> str:
     """Which knobs make a fit smaller, of a model with groups or without."""
     if grouped:
