@@ -236,9 +236,9 @@ def test_random_effects_are_the_shrunken_means():
 
 
 def quadrature_fit(family, y, x, index, theta):
-    """Random intercepts by Gauss-Hermite quadrature with 60 points, in NumPy."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    log_w = np.log(weights / weights.sum())
+    """Random intercepts by the trapezoidal rule: 60 points of Gauss's are off by 0.002."""
+    nodes = np.linspace(-8, 8, 801)
+    log_w = scipy.stats.norm.logpdf(nodes) + np.log(nodes[1] - nodes[0])
 
     def log_likelihood(t):
         named = {"shape": np.exp(t[3])} if family == "negativebinomial" else {}
