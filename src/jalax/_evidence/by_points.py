@@ -87,14 +87,15 @@ def _is_clear(total: Total, budget: Budget) -> bool:
 def total_of(model: Model, theta: Tree, seen: Measurement, scores: bool = True) -> Total:
     """The evidence of a measurement, without what float32 has added to log_joint.
 
-    That is known at the modes; elsewhere it may be as large, with either sign.
+    That is known at the modes; elsewhere it may be as large, with either sign, and half a unit in
+    the last place of log p may have the same sign in every group.
     """
     eps, size = float(np.finfo(seen.modes.dtype).eps), np.abs(seen.groups)
     added = rounding(model, theta, seen.modes)
     if added is None:
         added, rounded = np.zeros_like(seen.groups), 8 * eps * float(size.sum())
     else:
-        rounded = float(np.linalg.norm(added) + eps * np.linalg.norm(size))
+        rounded = float(np.linalg.norm(added) + eps / 2 * size.sum())
     k_hat, ess = (float(part) for part in _quality(seen.log_weights, seen.pooled))
     parts: Any = (seen.score, seen.noise, seen.complete, seen.missing, seen.missing[None])
     number, num_points = seen.num_measured, seen.log_weights.shape[1]
