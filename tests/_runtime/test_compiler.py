@@ -69,7 +69,7 @@ grouped = models.random_intercept(data.incidence, data.covariates, data.herd, fa
 result = jalax.fit(grouped, key=key)
 result.summary(), result.standard_errors(), result.expectation(lambda x: x)
 model = models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))
-a, b = (jalax.fit(model, theta, key=key) for theta in (0.0, 0.5))
+a, b = (jalax.fit(model, theta, key=key, algorithm=jalax.JALAEM()) for theta in (0.0, 0.5))
 a.replay(key, num_replicates=2)
 prior = lambda t: jax.scipy.stats.norm.logpdf(t, 0.0, 3.0)
 jalax.compare({"a": a, "b": b}, theta_log_prior=prior)
