@@ -111,11 +111,13 @@ def test_log_joint_is_traced_once(name):
         num_steps=steps,
     )
     run(5, base.data)
-    # SOUL's chain moves one particle at a time, but each particle is one call all the same.
-    assert calls.number == 1
+    # SOUL's chain moves one particle at a time, but each particle is one call all the same. An
+    # automatic fit ends with an evidence, whose rounding is seen by a second trace, in 64 bits.
+    once = 2 if name == "JALAEM-automatic" else 1
+    assert calls.number == once
     compiled = loop.run_chunk.cache_size()
     run(9, jax.tree.map(lambda leaf: leaf + 1.0, base.data))
-    assert calls.number == 1
+    assert calls.number == once
     assert loop.run_chunk.cache_size() == compiled
 
 
