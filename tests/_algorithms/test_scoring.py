@@ -247,9 +247,6 @@ def test_it_says_what_it_is_not_for():
     ):
         fit(many, 0.0)
     problem = problems.pumps()
-    mesh = jax.make_mesh((1,), ("groups",))
-    with pytest.raises(ValueError, match=r"does not run on a mesh yet: use jalax.JALAEM"):
-        fit(problem.model, problem.theta, mesh=mesh)
     with pytest.raises(ValueError, match=r"power of two.*num_particles is 100"):
         fit(problem.model, problem.theta, num_particles=100)
     with pytest.raises(ValueError, match=r"num_measurements must be 2 or more, got 1"):

@@ -21,8 +21,7 @@ import algorithms
 from algorithms import ALGORITHMS
 
 GROUPS, PARTICLES, STEPS = 8, 16, 200
-# Scoring says that it does not run on a mesh.
-CASES = [(name, kind) for name in ALGORITHMS if name != "Scoring" for kind in ("plain", "grouped")]
+CASES = [(name, kind) for name in ALGORITHMS for kind in ("plain", "grouped")]
 
 
 def cases(names: list[str]) -> list[tuple[str, str]]:
@@ -66,11 +65,13 @@ def fit(name: str, kind: str, mesh: Any = None, num_steps: int = STEPS, **option
 
 
 def fit_with(chosen: Any, kind: str, mesh: Any, num_steps: int, **options) -> Any:
+    finds_them = chosen.finds_its_particles
     return jalax.fit(
         model(kind),
         key=jax.random.key(3),
         algorithm=chosen,
-        start=jalax.Given(particles(kind)),
+        start=None if finds_them else jalax.Given(particles(kind)),
+        num_particles=PARTICLES if finds_them else None,
         num_steps=num_steps,
         mesh=mesh,
         **options,

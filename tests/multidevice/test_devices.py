@@ -76,8 +76,8 @@ def assert_same(one: jalax.FitResult, other: jalax.FitResult) -> None:
 
 
 def fast_and_slow() -> list:
-    """`make test` has JALA-EM, and PGD for those without weights, with groups spread; else all."""
-    fast = [("JALAEM", "plain"), ("JALAEM", "grouped"), ("PGD", "grouped")]
+    """`make test` has the defaults, and PGD for those without weights, with groups spread."""
+    fast = [("JALAEM", "plain"), *((name, "grouped") for name in ("JALAEM", "Scoring", "PGD"))]
     assert set(fast) <= set(fits.CASES)
     slow = [pytest.param(*case, marks=pytest.mark.slow) for case in fits.CASES if case not in fast]
     return [*fast, *slow]
@@ -178,10 +178,21 @@ def test_minibatches_of_groups():
 
 @pytest.mark.slow
 def test_an_automatic_fit():
-    """Of 500 particles, the usual number, the next one that spreads evenly over 8 is 504."""
-    one = jalax.fit(wisconsin(), key=KEY, num_particles=504)
-    other = jalax.fit(wisconsin(), key=KEY, mesh=mesh("particles"))
+    """Scoring, whose points lie where they can, and JALA-EM, whose particles spread evenly.
+
+    Of 500 particles, the usual number, the next one that spreads evenly over 8 is 504.
+    """
+    one = jalax.fit(wisconsin(), key=KEY)
+    assert_same_end(one, jalax.fit(wisconsin(), key=KEY, mesh=mesh("particles")))
+    assert_same_end(one, jalax.fit(wisconsin(), key=KEY, mesh=mesh("data")))
+    chosen = {"key": KEY, "algorithm": jalax.JALAEM()}
+    one = jalax.fit(wisconsin(), **chosen, num_particles=504)
+    other = jalax.fit(wisconsin(), **chosen, mesh=mesh("particles"))
     assert other.log_weights.shape == (504,)
+    assert_same_end(one, other)
+
+
+def assert_same_end(one: jalax.FitResult, other: jalax.FitResult) -> None:
     assert float(other.theta) == pytest.approx(float(one.theta), abs=1e-8)
     assert other.log_evidence == pytest.approx(one.log_evidence, abs=1e-8)
     assert other.standard_errors() == pytest.approx(float(one.standard_errors()), abs=1e-8)

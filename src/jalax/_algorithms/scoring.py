@@ -25,6 +25,7 @@ from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._reference import points
 from jalax._reference.group_points import (
+    MOST_ROUNDS,
     Pass,
     Sums,
     added,
@@ -37,15 +38,15 @@ from jalax._reference.group_points import (
 
 CLIMBING, MEASURING, DONE = range(3)
 LONGEST = 3.0  # standard errors that theta may move in the first step
+# Along less than this share of the complete-data information: in standard errors of complete data.
+FLAT, FLAT_LONGEST = 0.01, 4.5
 LEAST_SHARE = 1e-6  # of the complete-data information, that points can tell from zero
-FLAT, FLAT_LONGEST = 0.01, 4.5  # the same along less than this share, in those of complete data
 GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
 SHORTEST_IF_FLAT, MISSING = 0.02, 1e-3  # the same where less than this share is not missing
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
-MOST_ROUNDS = 4  # of measurements, until the error of log p is as small as it is aimed at
 
 
 class Here(NamedTuple):
@@ -125,8 +126,6 @@ class Scoring(Algorithm):
     @staticmethod
     def unsuitable(model: Model) -> str:
         """Why it cannot fit a model; "" if it can."""
-        if model.layout is not None:
-            return "Scoring does not run on a mesh yet"
         if (size := trees.size(model.latent)) > points.LATENTS_UP_TO:
             where = "a group" if model.grouped else "the model"
             return f"{where} has {size} latents, and Scoring is for up to {points.LATENTS_UP_TO}"
@@ -164,10 +163,10 @@ class Scoring(Algorithm):
 
     def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:
         groups, num = cloud.log_weights.shape
-        if num & (num - 1):
+        if not self.can_have(num):
             raise ValueError(
-                f"the points of Scoring are a power of two in number, such as 256 or 1024; "
-                f"num_particles is {num}."
+                f"the points of Scoring are a power of two in number, such as 256 or 1024, and at least "
+                f"{self.min_particles}; num_particles is {num}."
             )
         flat, _ = ravel_pytree(theta)
         example, _ = ravel_latent(model)
@@ -269,12 +268,11 @@ class Step(NamedTuple):
 def newton_step(score, complete, missing, damping, longest) -> Step:
     """The next step, no longer than so many standard errors.
 
-    In units in which the complete-data information has a diagonal of ones. Where the observed
+    Where the observed
     information is not positive definite the size of its eigenvalues counts, and no less than what
     the points, or rounding, can tell from zero.
     """
-    scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
-    share, axes = jnp.linalg.eigh((complete - missing) * scale[:, None] * scale)
+    share, axes, scale = _eigen(complete, missing)
     least = max(LEAST_SHARE, 30 * float(jnp.finfo(share.dtype).eps))
     along, size = axes.T @ (scale * score), jnp.maximum(jnp.abs(share), least)
     step = along / (size + damping)
@@ -288,6 +286,12 @@ def newton_step(score, complete, missing, damping, longest) -> Step:
     step = jnp.clip(step, -most, most)
     rise = jnp.sum(step * (along - size * step / 2))
     return Step(scale * (axes @ step), length, rise)
+
+
+def _eigen(complete, missing) -> tuple[Array, Array, Array]:
+    """Of the observed information, in units in which that of complete data has ones in it."""
+    scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
+    return *jnp.linalg.eigh((complete - missing) * scale[:, None] * scale), scale
 
 
 def _trust(memory: Memory, accepted, rise) -> tuple[Array, Array]:
@@ -306,8 +310,7 @@ def _last_step(memory: Memory) -> Float[Array, " P"]:
     """To the maximum that all measurements together see, along what they know something about."""
     sums, num = memory.sums, jnp.maximum(memory.sums.number, 1)
     score, complete, missing = (x / num for x in (sums.score, sums.complete, sums.missing))
-    scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
-    share, axes = jnp.linalg.eigh((complete - missing) * scale[:, None] * scale)
+    share, axes, scale = _eigen(complete, missing)
     along = jnp.where(share > MISSING, axes.T @ (scale * score) / share, 0.0)
     return scale * (axes @ along)
 

@@ -34,7 +34,6 @@ from jalax._runtime.compilation import (
     fold_in,
 )
 
-MOST_ROUNDS = 4
 LARGE = 10.0  # times the mean: smaller weights are no tail
 
 
@@ -50,7 +49,7 @@ class _Passes(NamedTuple):
 def suits(model: Model, budget: Budget) -> bool:
     """Points can be tried, within this budget; `Total.trusted` says whether they were good."""
     size = trees.size(model.latent)
-    if model.layout is not None or size > points.LATENTS_UP_TO or budget.num_particles is not None:
+    if size > points.LATENTS_UP_TO or budget.num_particles is not None:
         return False
     draws = points.usual_number(size, model.num_groups) * budget.num_replicates
     return budget.max_particles is None or draws <= budget.max_particles
@@ -63,12 +62,14 @@ def estimate(key, model: Model, theta: Tree, budget: Budget) -> Total | None:
     """
     error = budget.error or group_points.error_aimed_at(model)
     passes, flat = _no_passes(model, theta), ravel_pytree(theta)[0]
-    for k in range(MOST_ROUNDS):
+    for k in range(group_points.MOST_ROUNDS):
         keys = jax.random.split(fold_in(key, k), budget.num_replicates)
         passes = _measure(keys, model, theta, passes, budget.fraction is not None)
         sums, log_weights = passes.sums, passes.log_weights
         seen = group_points.measured(sums, passes.base, flat, passes.modes, log_weights)
-        total = total_of(model, theta, seen, budget.fraction is not None)
+        if k == 0:
+            added = rounding(model, theta, seen.modes)
+        total = total_of(seen, added, budget.fraction is not None)
         if not total.trusted or not np.isfinite(total.error):
             return None
         if total.error <= error and _is_clear(total, budget):
@@ -84,14 +85,13 @@ def _is_clear(total: Total, budget: Budget) -> bool:
     return simulation_errors(total.moments)[0] <= budget.fraction
 
 
-def total_of(model: Model, theta: Tree, seen: Measurement, scores: bool = True) -> Total:
-    """The evidence of a measurement, without what float32 has added to log_joint.
+def total_of(seen: Measurement, added: np.ndarray | None, scores: bool = True) -> Total:
+    """The evidence of a measurement, without what float32 has `added` to log_joint.
 
-    That is known at the modes; elsewhere it may be as large, with either sign, and half a unit in
+    That is known at the modes, see `rounding`; elsewhere it may be as large, with either sign, and half a unit in
     the last place of log p may have the same sign in every group.
     """
     eps, size = float(np.finfo(seen.modes.dtype).eps), np.abs(seen.groups)
-    added = rounding(model, theta, seen.modes)
     if added is None:
         added, rounded = np.zeros_like(seen.groups), 8 * eps * float(size.sum())
     else:
@@ -138,11 +138,6 @@ def _look_at_weights(
 
 
 _quality = Program(_look_at_weights, small=LEVEL_0_OLD_EMITTERS, large={})
-
-
-def compile_quality(log_weights: Any, pooled: Any) -> None:
-    """While something else is compiled: a fit will want it when it ends."""
-    _quality.lower(log_weights, pooled).compile()
 
 
 def _nothing(model: Model, theta: Tree) -> _Passes:

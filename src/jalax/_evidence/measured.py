@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 
 from jalax._evidence.by_points import total_of
 from jalax._evidence.log_evidence import Evidence, report
+from jalax._evidence.rounding import rounding
 from jalax._evidence.rounds import LEAST_ESS, Total
 from jalax._evidence.uncertainty import (
     Finished,
@@ -58,22 +58,10 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     settled = length <= max(0.03 * np.sqrt(score.size), 3 * np.sqrt(max(one, 0.0)))
     settled = settled and not is_lost(seen)
     uphill = uncertainty.describe_flat(uphill_of(score, noise, metric, known))
-    total = total_of(model, _theta_of(seen, theta), seen)
+    total = total_of(seen, rounding(model, theta, seen.modes))
     total.groups = total.groups + float(score @ step) / 2 / total.groups.size  # by the last step
     evidence = report(total, _doubts(total), 1, asked=np.inf)
     return Finished(theta, evidence, uncertainty, settled and not uphill, uphill)
-
-
-def _theta_of(seen: Measurement, like: Tree) -> Tree:
-    """theta as it was measured, a tree on the host."""
-    leaves, structure = jax.tree.flatten(like)
-    ends = np.cumsum([np.size(leaf) for leaf in leaves])
-    parts = np.split(seen.theta, ends[:-1])
-    shaped = [
-        part.reshape(np.shape(leaf)).astype(leaf.dtype)
-        for part, leaf in zip(parts, leaves, strict=True)
-    ]
-    return structure.unflatten(shaped)
 
 
 def is_lost(seen: Measurement) -> bool:

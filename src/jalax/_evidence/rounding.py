@@ -26,16 +26,14 @@ def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
 
     It is not for a log_joint that cannot be traced in float64.
     """
-    numbers = to_host((theta, model.latent, model.data, modes))
-    if np.asarray(modes).dtype != np.float32:
+    if modes.dtype != np.float32:
         return np.zeros(len(modes))
-    theta, latent, data, modes = numbers
-    model = model.replace(latent=latent, data=data, theta=None)
-    here = to_host(_at_modes(model, theta, modes))
+    here = to_host(_at_modes(model.replace(theta=None), theta, modes))
+    numbers = to_host((theta, model.latent, model.data, modes))
     theta, latent, data, modes = jax.tree.map(_doubled, numbers)
     try:
         with jax.enable_x64(True):
-            model = model.replace(latent=latent, data=data, theta=None)
+            model = model.replace(latent=latent, data=data, theta=None, layout=None)
             there = np.asarray(_at_modes(model, theta, modes))
     except (TypeError, ValueError, NotImplementedError):
         return None

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jalax._evidence import by_points, default_cloud, rounds
+from jalax._evidence import default_cloud, rounds
 from jalax._fit import loop
 from jalax._fit.callbacks import Callback, Run, check_callbacks
 from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm, unflatten_state
@@ -130,7 +130,7 @@ def fit(
             theta = checks.prepare_theta(theta, model)
         elif isinstance(state, State):
             theta = state.theta
-        saved = checkpointed_algorithm(callbacks, model.layout)
+        saved = checkpointed_algorithm(callbacks, model.layout) if algorithm is None else None
         choice = choose(algorithm, model, theta, start, num_particles, state, saved)
         request = _Request(
             model=model,
@@ -224,7 +224,6 @@ def _begin(
         state = _init_example.eval_shape(key, algorithm, model, theta, count)
         with _compiling(model, lambda: [_lowered(key, algorithm, model, state, capacity)]):
             first = _init_example(key, algorithm, model, theta, count)
-            by_points.compile_quality(state.log_weights, state.memory.sums.log_weights)
         return begin, first
     if given is not None:
         cloud = _draw(key, begin, model, theta, count)
@@ -331,9 +330,10 @@ def _prepare_start(
         found = ", ".join(f"{name} = {n}" for name, n in given.items())
         raise ValueError(f"the number of particles is given more than once: {found}.")
     count = next(iter(given.values()), algorithm.default_particles(model))
-    if not given and model.layout is not None:  # the next number that spreads evenly
-        count += -count % model.layout.size("particles")
-    layouts.check_particles(model.layout, count)
+    if not algorithm.finds_its_particles:  # else it knows how many, and they lie where they can
+        if not given and model.layout is not None:  # the next number that spreads evenly
+            count += -count % model.layout.size("particles")
+        layouts.check_particles(model.layout, count)
     return start, arguments.check_count("num_particles", count, algorithm.min_particles)
 
 

@@ -1,7 +1,7 @@
 r"""What quasi-random points of every group say about theta, in one pass.
 
-The mode of a group is followed from a theta nearby, a Student-t stands on its curvature, and its
-quantiles at the points of `points.py` are weighed by $p_\theta(x, y) / q(x)$. The weights give
+The mode of a group is followed from a theta nearby, a law of `points.py` stands on its curvature,
+and its quantiles at quasi-random points are weighed by $p_\theta(x, y) / q(x)$. The weights give
 $\log p_\theta(y)$, the score $E[s]$ and both parts of the information, see `information.py`.
 """
 
@@ -33,6 +33,7 @@ CURVATURE_POINTS = 65_536
 # Of so many passes, and of all groups of a pass, weights are kept for their k-hat.
 KEPT_PASSES, KEPT_WEIGHTS = 8, 8192
 MODE_STEPS = 50  # of Newton's method; one or two where theta has hardly moved
+MOST_ROUNDS = 4  # of passes, until the error of log p is as small as `error_aimed_at` says
 
 
 class Pass(NamedTuple):
