@@ -23,7 +23,8 @@ from jalax._model.model import Model
 from jalax._model.types import Cloud, State
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
-from jalax._reference import points
+from jalax._reference import legs, points
+from jalax._reference.mode_search import DENSE_UP_TO
 from jalax._reference.group_points import (
     MOST_ROUNDS,
     Pass,
@@ -46,6 +47,12 @@ SHORTEST = 1e-3  # standard errors of a step that is not worth taking
 SHORTEST_IF_FLAT, MISSING = 0.02, 1e-3  # the same where less than this share is not missing
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
+# By legs: log p has noise, though the same at every theta of the climb.
+SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.02, 0.3
+NUM_PARTICLES, NUM_AFTER, STEP_SIZE = 64, 8, 0.3
+FIRST_LEG, LONGEST_LEG = 16, 256  # temperatures
+LEG_ERROR = 0.03  # of log p, that the measurements together aim at
+MOST_NUMBERS = 12  # of theta: log p is looked at around it in all directions, two at a time
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
 
 
@@ -57,6 +64,7 @@ class Here(NamedTuple):
     score: Float[Array, " P"]
     complete: Float[Array, "P P"]
     missing: Float[Array, "P P"]
+    laplace: Float[Array, " G"]
 
 
 class Memory(NamedTuple):
@@ -69,6 +77,7 @@ class Memory(NamedTuple):
     rejected: Int[Array, ""]  # trials in a row
     here: Here
     sums: Sums  # of the measurements, relative to `here`
+    path: legs.Path | None  # of the legs; None: log p is measured by points
 
 
 class ScoringInfo(NamedTuple):
@@ -126,9 +135,9 @@ class Scoring(Algorithm):
     @staticmethod
     def unsuitable(model: Model) -> str:
         """Why it cannot fit a model; "" if it can."""
-        if (size := trees.size(model.latent)) > points.LATENTS_UP_TO:
+        if (size := trees.size(model.latent)) > DENSE_UP_TO:
             where = "a group" if model.grouped else "the model"
-            return f"{where} has {size} latents, and Scoring is for up to {points.LATENTS_UP_TO}"
+            return f"{where} has {size} latents, and Scoring is for up to {DENSE_UP_TO}"
         return ""
 
     @staticmethod
@@ -150,7 +159,8 @@ class Scoring(Algorithm):
         return True
 
     def default_particles(self, model: Model) -> int:
-        return points.usual_number(trees.size(model.latent), model.num_groups)
+        size = trees.size(model.latent)
+        return NUM_PARTICLES if by_legs(model) else points.usual_number(size, model.num_groups)
 
     def is_done(self, state: State) -> Bool[Array, ""]:
         return state.memory.phase == DONE
@@ -176,11 +186,12 @@ class Scoring(Algorithm):
         here = Here(
             jnp.broadcast_to(example, (groups, example.size)),
             jnp.full_like(none, -jnp.inf),
-            *(jnp.zeros_like(flat), matrix, matrix),
+            *(jnp.zeros_like(flat), matrix, matrix, none),
         )
         none_yet, longest, damping = (jnp.asarray(x, flat.dtype) for x in (0.0, LONGEST, 1e-3))
         shifts, sums = jax.random.key_data(key), no_sums(groups, num, flat)
-        memory = Memory(zero, shifts, flat, none_yet, longest, damping, zero, here, sums)
+        path = legs.Path(zero, zero, jnp.asarray(STEP_SIZE, flat.dtype)) if by_legs(model) else None
+        memory = Memory(zero, shifts, flat, none_yet, longest, damping, zero, here, sums, path)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
     def step(self, key, model: Model, state: State) -> tuple[State, ScoringInfo]:
@@ -189,11 +200,18 @@ class Scoring(Algorithm):
         shifts = jnp.where(climbing, memory.shifts, jax.random.key_data(key))
         shifts = jax.random.wrap_key_data(shifts, impl=jax.random.key_impl(key))
         num = state.log_weights.shape[1]
-        seen = look(shifts, model, unravel(memory.trial), memory.here.modes, num)
-
+        theta, here = unravel(memory.trial), memory.here
+        if memory.path is None:
+            seen, spread = look(shifts, model, theta, here.modes, num), None
+        else:
+            known = here.complete
+            seen, spread = legs.look(shifts, model, theta, here.modes, num, memory.path, known)
         rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
-        accepted = _is_finite(seen) & (~climbing | (rise >= -TOLERANCE))
+        slack = TOLERANCE if spread is None else TOLERANCE_BY_LEGS
+        accepted = _is_finite(seen) & (~climbing | (rise >= -slack))
         after = self._climb(memory, seen, accepted, flat, rise, state.step)
+        if spread is not None:
+            after = _with_legs(after, spread, self.num_measurements * num)
         after = trees.select(climbing, after, self._measure(model, memory, seen, accepted))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
@@ -225,7 +243,8 @@ class Scoring(Algorithm):
         longest, damping = _trust(memory, accepted, rise)
         rejected = jnp.where(accepted, 0, memory.rejected + 1).astype(jnp.int32)
         step = newton_step(here.score, here.complete, here.missing, damping, longest)
-        ends = (accepted & (step.length < SHORTEST)) | (rejected > MAX_REJECTED)
+        short = SHORTEST if memory.path is None else SHORTEST_BY_LEGS
+        ends = (accepted & (step.length < short)) | (rejected > MAX_REJECTED)
         ends = ends | (so_far >= MAX_CLIMB)
         trial = jnp.where(ends, theta, theta + step.step)
         phase = jnp.where(ends, MEASURING, CLIMBING).astype(jnp.int32)
@@ -250,13 +269,52 @@ class Scoring(Algorithm):
         variance = relative_variance(number, sums.ratio, sums.ratio_square)
         error = jnp.sqrt(jnp.sum(variance))
         enough = (error < error_aimed_at(model)) & (sums.number % self.num_measurements == 0)
-        done = finite & (enough | (sums.number >= MOST_ROUNDS * self.num_measurements))
+        # Legs were made as long as they need to be: to stop where the error happens to look small
+        # would make it too small.
+        rounds = 1 if memory.path is not None else MOST_ROUNDS
+        done = finite & (enough | (sums.number >= rounds * self.num_measurements))
         phase = jnp.where(done, DONE, MEASURING).astype(jnp.int32)
         return memory._replace(phase=phase, sums=sums)
 
     def measurement(self, state: State) -> Measurement | None:
         memory, here = state.memory, state.memory.here
-        return measured(memory.sums, here.log_p, memory.trial, here.modes, state.log_weights)
+        seen = measured(
+            memory.sums, here.log_p, memory.trial, here.modes, state.log_weights, here.laplace
+        )
+        path = memory.path
+        return seen if path is None else seen._replace(num_temperatures=int(path.num_temperatures))
+
+
+def by_legs(model: Model) -> bool:
+    """Too many latents a group for points."""
+    return trees.size(model.latent) > points.LATENTS_UP_TO
+
+
+def _with_legs(memory: Memory, spread, num: int) -> Memory:
+    """Where a climb on Laplace's approximation ends, one on log p begins from there.
+
+    Where that ends, as many temperatures as the measurements need, by what the spread was.
+    """
+    path, ends = memory.path, memory.phase != CLIMBING
+    assert path is not None
+    by_laplace = path.num_temperatures == 0
+    more = jnp.ceil(path.num_temperatures * spread / (num * LEG_ERROR**2)).astype(jnp.int32)
+    enough = jnp.clip(more, FIRST_LEG, LONGEST_LEG)
+    enough = jnp.where(memory.sums.number > 0, path.num_temperatures, enough)  # not while measuring
+    temperatures = jnp.where(by_laplace, FIRST_LEG, enough)
+    temperatures = jnp.where(ends, temperatures, path.num_temperatures)
+    begins = ends & by_laplace
+    here = memory.here
+    return memory._replace(
+        phase=jnp.where(begins, CLIMBING, memory.phase).astype(jnp.int32),
+        here=here._replace(log_p=jnp.where(begins, -jnp.inf, here.log_p)),
+        foreseen=jnp.where(begins, 0.0, memory.foreseen),
+        rejected=jnp.where(begins, 0, memory.rejected),
+        path=path._replace(
+            num_temperatures=temperatures.astype(jnp.int32),
+            num_after=jnp.where(temperatures > 0, NUM_AFTER, 0).astype(jnp.int32),
+        ),
+    )
 
 
 class Step(NamedTuple):

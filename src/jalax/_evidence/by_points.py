@@ -44,6 +44,7 @@ class _Passes(NamedTuple):
     base: Float[Array, " G"]
     log_weights: Float[Array, "G N"]
     sums: Sums
+    laplace: Float[Array, " G"]
 
 
 def suits(model: Model, budget: Budget) -> bool:
@@ -66,7 +67,9 @@ def estimate(key, model: Model, theta: Tree, budget: Budget) -> Total | None:
         keys = jax.random.split(fold_in(key, k), budget.num_replicates)
         passes = _measure(keys, model, theta, passes, budget.fraction is not None)
         sums, log_weights = passes.sums, passes.log_weights
-        seen = group_points.measured(sums, passes.base, flat, passes.modes, log_weights)
+        seen = group_points.measured(
+            sums, passes.base, flat, passes.modes, log_weights, passes.laplace
+        )
         if k == 0:
             added = rounding(model, theta, seen.modes)
         total = total_of(seen, added, budget.fraction is not None)
@@ -100,7 +103,7 @@ def total_of(seen: Measurement, added: np.ndarray | None, scores: bool = True) -
     parts: Any = (seen.score, seen.noise, seen.complete, seen.missing, seen.missing[None])
     number, num_points = seen.num_measured, seen.log_weights.shape[1]
     return Total(
-        "points",
+        "points" if seen.num_temperatures == 1 else "legs",
         seen.groups - added,
         seen.variance,
         _freedom(seen.variance, number, rounded),
@@ -111,6 +114,7 @@ def total_of(seen: Measurement, added: np.ndarray | None, scores: bool = True) -
         Moments(*parts) if scores else None,
         rounded,
         NO_VARIANCE,  # their errors come from independent shifts, not from the weights alone
+        seen.laplace,
     )
 
 
@@ -148,7 +152,7 @@ def _nothing(model: Model, theta: Tree) -> _Passes:
     modes = jnp.broadcast_to(example, (groups, example.size))
     flat = flat.astype(jnp.result_type(flat, example))
     sums = group_points.no_sums(groups, number, flat)
-    return _Passes(modes, log_weights[:, 0], log_weights, sums)
+    return _Passes(modes, log_weights[:, 0], log_weights, sums, log_weights[:, 0])
 
 
 _no_passes = Program(_nothing, small=LEVEL_0_OLD_EMITTERS, large={})
@@ -161,7 +165,7 @@ def _passes_at(keys, model: Model, theta: Tree, passes: _Passes, scores: bool) -
         seen = group_points.look(key, model, theta, before.modes, num, scores)
         base = jnp.where(before.sums.number == 0, seen.log_p, before.base)
         sums = group_points.added(before.sums, base, seen)
-        return _Passes(seen.modes, base, seen.log_weights, sums), None
+        return _Passes(seen.modes, base, seen.log_weights, sums, seen.laplace), None
 
     return lax.scan(one, passes, keys)[0]
 

@@ -59,15 +59,17 @@ class Evidence:
         value: the log-evidence, corrected for the bias of the log of an average.
         error: its standard error.
         degrees_of_freedom: of that error; infinite where it comes from many independent draws.
-        route: "points" (quasi-random), "importance" (independent draws) or "tempered".
+        route: "points" (quasi-random), "legs" (from the Laplace Gaussian), "importance"
+            (independent draws) or "tempered".
         k_hat: the Pareto k-hat of the weights, groups pooled; of the tempered route, of the
             weights that the first draws came to carry.
         ess: the lowest effective sample size over groups, as a fraction of the particles.
         num_particles: draws in all, in each group.
         num_replicates: independent clouds; of points, independent shifts.
-        num_temperatures: of the tempered route, else 1.
+        num_temperatures: of the tempered route and of legs, else 1.
         groups: the log-evidence of each group.
         messages: why it should not be trusted; empty if nothing is known against it.
+        laplace: log p by Laplace's approximation, where its mode and curvature were at hand.
     """
 
     value: float
@@ -81,6 +83,7 @@ class Evidence:
     num_temperatures: int
     groups: np.ndarray
     messages: tuple[str, ...]
+    laplace: float | None = None
 
     @property
     def trusted(self) -> bool:
@@ -285,6 +288,7 @@ def report(total: Total, messages: list[str], temperatures: int, asked: float) -
         num_temperatures=temperatures,
         groups=groups,
         messages=tuple(messages),
+        laplace=total.laplace,
     )
 
 

@@ -60,7 +60,7 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     uphill = uncertainty.describe_flat(uphill_of(score, noise, metric, known))
     total = total_of(seen, rounding(model, theta, seen.modes))
     total.groups = total.groups + float(score @ step) / 2 / total.groups.size  # by the last step
-    evidence = report(total, _doubts(total), 1, asked=np.inf)
+    evidence = report(total, _doubts(total), seen.num_temperatures, asked=np.inf)
     return Finished(theta, evidence, uncertainty, settled and not uphill, uphill)
 
 

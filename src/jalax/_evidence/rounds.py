@@ -87,6 +87,7 @@ class Total:
     moments: Moments | None
     rounding: float = 0.0  # of the sum over all groups
     most_k_hat: float = SURE_VARIANCE
+    laplace: float | None = None  # log p by Laplace's approximation
 
     @property
     def trusted(self) -> bool:

@@ -55,6 +55,8 @@ class Measurement(NamedTuple):
     missing: np.ndarray  #: (P, P): M
     log_weights: np.ndarray  #: (G, N): of the points of one measurement
     pooled: np.ndarray  #: (K, M): of some points of several, those of each group of mean one
+    laplace: float  #: log p by Laplace's approximation
+    num_temperatures: int = 1  #: of the legs by which it was measured; 1: by points
 
 
 @runtime_checkable

@@ -33,6 +33,7 @@ CURVATURE_POINTS = 65_536
 # Of so many passes, and of all groups of a pass, weights are kept for their k-hat.
 KEPT_PASSES, KEPT_WEIGHTS = 8, 8192
 MODE_STEPS = 50  # of Newton's method; one or two where theta has hardly moved
+LOG_2PI = float(np.log(2 * np.pi))
 MOST_ROUNDS = 4  # of passes, until the error of log p is as small as `error_aimed_at` says
 
 
@@ -47,6 +48,8 @@ class Pass(NamedTuple):
     complete: Float[Array, "P P"]  # I_c
     missing: Float[Array, "P P"]  # M
     dead: Int[Array, ""]  # points where log p is not finite
+    laplace: Float[Array, " G"]  # log p by Laplace's approximation
+    carried: Float[Array, "G N"]  # log-weights of mean one that the draws came to carry
 
 
 class Sums(NamedTuple):
@@ -81,8 +84,7 @@ def added(sums: Sums, base: Float[Array, " G"], seen: Pass) -> Sums:
     """With one pass more."""
     ratio = jnp.expm1(seen.log_p - base)
     square = jnp.outer(seen.score, seen.score)
-    relative = seen.log_weights - seen.log_p[:, None]
-    weights = relative[:, : _kept(*relative.shape)].reshape(-1)
+    weights = seen.carried[:, : _kept(*seen.carried.shape)].reshape(-1)
     kept = sums.log_weights.at[sums.number % KEPT_PASSES].set(weights)
     one = jnp.ones((), jnp.int32)
     new = Sums(one, ratio, ratio**2, seen.score, square, seen.complete, seen.missing, kept)
@@ -96,12 +98,15 @@ def relative_variance(number: Any, ratio: Any, ratio_square: Any) -> Any:
     return each / (number - 1) / (1 + mean) ** 2
 
 
-def measured(sums: Any, base: Any, theta: Any, modes: Any, log_weights: Any) -> Measurement:
+def measured(
+    sums: Any, base: Any, theta: Any, modes: Any, log_weights: Any, laplace: Any
+) -> Measurement:
     """What two or more passes say together, on the host.
 
     theta is ravelled, and `log_weights` are those of one pass.
     """
-    base, log_weights, theta, modes, totals = to_host((base, log_weights, theta, modes, sums))
+    parts = base, log_weights, theta, modes, laplace, sums
+    base, log_weights, theta, modes, laplace, totals = to_host(parts)
     sums = jax.tree.map(lambda total: np.asarray(total, float), totals._replace(log_weights=0.0))
     number = int(sums.number)
     score = sums.score / number
@@ -121,6 +126,7 @@ def measured(sums: Any, base: Any, theta: Any, modes: Any, log_weights: Any) -> 
         missing=sums.missing / number,
         log_weights=log_weights,
         pooled=totals.log_weights,
+        laplace=float(np.sum(laplace, dtype=float)),
     )
 
 
@@ -161,7 +167,8 @@ def look(
         return log_joint_of_vectors(model, unravel(t))(x, data)
 
     def of_group(mode, key, data):
-        mode, root, log_det = follow_mode(lambda x: density(flat, x, data), mode)
+        mode, value, root, log_det = follow_mode(lambda x: density(flat, x, data), mode)
+        laplace = value + log_det + mode.size / 2 * LOG_2PI
         u = points.uniforms(key, num, mode.size, mode.dtype)
         z = law.quantile(u)
         x = mode + jnp.matmul(z, root.T, precision="highest")
@@ -171,16 +178,16 @@ def look(
             return density(t, x, data)
 
         if scores:
-            return mode, x, *_weighed(of_theta, flat, x, log_q, most)
-        return mode, x, *_weighed_only(of_theta, flat, x, log_q)
+            return mode, x, laplace, *_weighed(of_theta, flat, x, log_q, most)
+        return mode, x, laplace, *_weighed_only(of_theta, flat, x, log_q)
 
     each = num * max(4 * flat.size if scores else 1, batching.data_size(model))
     keys = jax.random.split(key, model.num_groups)
-    mode, x, log_weights, log_p, score, complete, missing, dead = over_groups(
+    mode, x, laplace, log_weights, log_p, score, complete, missing, dead = over_groups(
         model, of_group, modes, keys, each=each
     )
     sums = (jnp.sum(part, axis=0) for part in (score, complete, missing, dead))
-    return Pass(mode, x, log_weights, log_p, *sums)
+    return Pass(mode, x, log_weights, log_p, *sums, laplace, log_weights - log_p[:, None])
 
 
 def _weighed(
@@ -229,8 +236,8 @@ def _weighed_only(
 
 def follow_mode(
     log_p: Callable, x: Float[Array, " D"]
-) -> tuple[Float[Array, " D"], Float[Array, "D D"], Float[Array, ""]]:
-    """The mode near x, R with R R^T the inverse Hessian of -log p there, and log det R.
+) -> tuple[Float[Array, " D"], Float[Array, ""], Float[Array, "D D"], Float[Array, ""]]:
+    """The mode near x, log p and R with R R^T the inverse Hessian of -log p there, and log det R.
 
     Newton's method, with a damping that grows where a step fails or the Hessian is not positive.
     """
@@ -264,7 +271,7 @@ def follow_mode(
     # One after the other: two batched calls of LAPACK side by side can wait for each other.
     damping = jnp.where(jnp.all(jnp.isfinite(exact)), 0.0, 1.0)
     root = _inverse_root(place.hessian, damping).T
-    return place.x, root, jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root))))
+    return place.x, place.value, root, jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root))))
 
 
 def _inverse_root(H: Float[Array, "D D"], damping) -> Float[Array, "D D"]:

@@ -1,0 +1,406 @@
+r"""Jarzynski legs from the Laplace Gaussian to the posterior of a large latent, in one pass.
+
+With the mode m of a group, $H = L L^T$ its curvature and $x = m + L^{-T} z$, let
+$\tilde p_\theta(z) = p_\theta(x, y) / |L|$, whose integral over z is $p_\theta(y)$. The path of a leg
+is $\log \pi_\beta = (1 - \beta) \log N(z; 0, I) + \beta \log \tilde p_\theta(z)$ in K even steps of
+beta, with one move a step by the kernel that is exact for a Gaussian.
+
+At another theta' nearby, with its own m and L, z has nearly the same posterior, and
+
+$$p_{\theta'}(y) / p_\theta(y) = E[\tilde p_{\theta'}(z) / \tilde p_\theta(z)]$$
+
+over the posterior at theta: an identity, with hardly any noise. So the particles at the end of a leg
+tell log p at a few theta' around theta, and their differences are the score and the information.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, Key
+
+from jalax._model.evaluation import log_joint_of_vectors, over_groups
+from jalax._model.model import Model
+from jalax._particles import weight_math
+from jalax._particles.resampling import systematic
+from jalax._particles.trees import Tree
+from jalax._reference.group_points import LOG_2PI, Pass
+from jalax._reference.mode_search import hessian
+
+LOW = 0.5  # resample below this share of the particles
+MODE_STEPS = 60  # of Newton's method; two or three where theta has hardly moved
+APART = 0.2  # standard errors from theta to those around it
+BOTH_SIDES_UP_TO = 6  # numbers of theta, for mixed differences
+
+
+class Path(NamedTuple):
+    """How a leg goes: chosen on other particles than those that are weighed."""
+
+    num_temperatures: Int[Array, ""]  # K; 0: no leg, but Laplace's approximation
+    num_after: Int[Array, ""]  # moves at beta = 1
+    step_size: Float[Array, ""]  # h, in units of the curvature at the mode
+
+
+class White(NamedTuple):
+    """x = m + L^{-T} z at one theta, and the level of log p at m."""
+
+    theta: Float[Array, " P"]
+    mode: Float[Array, " D"]
+    root: Float[Array, "D D"]  # L^{-T}
+    log_det: Float[Array, ""]  # of it
+    level: Float[Array, ""]
+    laplace: Float[Array, ""]  # log p by Laplace's approximation
+
+
+class Place(NamedTuple):
+    """Whitened particles with log p~ (less its level) and its gradient."""
+
+    z: Float[Array, "N D"]
+    value: Float[Array, " N"]
+    gradient: Float[Array, "N D"]
+
+
+class Cloud(NamedTuple):
+    place: Place
+    log_weights: Float[Array, " N"]  # since the last resampling
+    base: Float[Array, ""]  # log Z up to there
+    spread: Float[Array, ""]  # N times the variance of log Z that the weights tell
+    first: Int[Array, " N"]  # the first draw that each particle descends from
+
+
+class Leg(NamedTuple):
+    """The end of a group's leg."""
+
+    mode: Float[Array, " D"]
+    particles: Float[Array, "N D"]
+    log_weights: Float[Array, " N"]
+    log_p: Float[Array, " S"]  # at theta, and at those around it
+    dead: Int[Array, ""]
+    spread: Float[Array, ""]
+    laplace: Float[Array, ""]
+    carried: Float[Array, " N"]
+
+
+def look(
+    key: Key[Array, ""],
+    model: Model,
+    theta: Tree,
+    modes: Float[Array, "G D"],
+    num: int,
+    path: Path,
+    information: Float[Array, "P P"],
+) -> tuple[Pass, Float[Array, ""]]:
+    """One leg of `num` particles a group at theta, from the modes at a theta nearby.
+
+    `information` is that found at a theta nearby, or zero. Besides the pass: the spread of the
+    worst group.
+    """
+    flat, unravel = ravel_pytree(theta)
+    offsets = around(flat.size)
+
+    def density(t, x, data):
+        return log_joint_of_vectors(model, unravel(t))(x, data)
+
+    def at_mode(mode, data):
+        white = whitened(lambda x: density(flat, x, data), flat, mode)
+        return white, *profile_information(lambda t, x: density(t, x, data), white)
+
+    def of_group(white, key, data):
+        return leg(key, lambda t, x: density(t, x, data), white, num, path, basis, offsets)
+
+    each = (8 * num + offsets.shape[0] * modes.shape[1]) * modes.shape[1]
+    whites, complete, profile = over_groups(model, at_mode, modes, each=each)
+    complete, profile = jnp.sum(complete, axis=0), jnp.sum(profile, axis=0)
+    # Further apart where log p is so large that its rounding would drown the differences.
+    rounding = jnp.finfo(modes.dtype).eps * jnp.sum(jnp.abs(whites.level))
+    apart = jnp.maximum(APART, jnp.sqrt(20 * rounding))
+    first = jnp.all(information == 0)
+    basis = apart * standard_errors(jnp.where(first, profile, information), complete)
+    keys = jax.random.split(key, model.num_groups)
+    legs = over_groups(model, of_group, whites, keys, each=each)
+    score, information = differences(jnp.sum(legs.log_p, axis=0), offsets)
+    inverse = jnp.linalg.inv(basis)
+    information = inverse.T @ information @ inverse
+    seen = Pass(
+        legs.mode,
+        legs.particles,
+        legs.log_weights,
+        legs.log_p[:, 0],
+        inverse.T @ score,
+        information,
+        jnp.zeros_like(information),
+        jnp.sum(legs.dead),
+        legs.laplace,
+        legs.carried,
+    )
+    return seen, jnp.max(legs.spread)
+
+
+def profile_information(
+    density: Callable, white: White
+) -> tuple[Float[Array, "P P"], Float[Array, "P P"]]:
+    """Minus the Hessian of log p in theta at the mode, and the same with x at its mode all along.
+
+    The second is a rough idea of the information before any is known.
+    """
+    size = white.theta.size
+    complete = -jax.hessian(lambda t: density(t, white.mode))(white.theta)
+    pulls = _pulls(density, white, jnp.eye(size, dtype=white.theta.dtype)) @ white.root
+    return complete, complete - pulls @ pulls.T
+
+
+def _pulls(density: Callable, white: White, basis: Float[Array, "P P"]) -> Float[Array, "P D"]:
+    """How the x-gradient of log p at the mode changes with theta, along each column."""
+
+    def slope(t):
+        return jax.grad(density, argnums=1)(t, white.mode)
+
+    return jax.vmap(lambda v: jax.jvp(slope, (white.theta,), (v,))[1])(basis.T)
+
+
+def standard_errors(
+    information: Float[Array, "P P"], complete: Float[Array, "P P"]
+) -> Float[Array, "P P"]:
+    """Directions of theta about one standard error long, as columns."""
+    size = jnp.abs(jnp.diagonal(complete))
+    scale = 1 / jnp.sqrt(jnp.where(size > 0, size, 1.0))
+    share, axes = jnp.linalg.eigh(information * scale[:, None] * scale)
+    # No further than a hundred times as far as with x held: there it would be another place.
+    return scale[:, None] * axes / jnp.sqrt(jnp.maximum(jnp.abs(share), 1e-4))
+
+
+def around(size: int) -> np.ndarray:
+    """Offsets of theta in units of the basis: none, one to either side, and two at once."""
+    one = np.eye(size)
+    pairs = [one[i] + one[j] for i in range(size) for j in range(i)]
+    if size <= BOTH_SIDES_UP_TO:
+        pairs += [-pair for pair in pairs]
+    return np.array([np.zeros(size), *one, *-one, *pairs])
+
+
+def differences(
+    values: Float[Array, " S"], offsets: np.ndarray
+) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:
+    """The gradient and minus the Hessian of a function known at `offsets`, by central differences.
+
+    Of more than a few numbers the mixed ones are one-sided, which saves half of the thetas.
+    """
+    size = offsets.shape[1]
+    here, up, down = values[0], values[1 : 1 + size], values[1 + size : 1 + 2 * size]
+    second = up + down - 2 * here
+    matrix = jnp.diag(second)
+    pairs = [(i, j) for i in range(size) for j in range(i)]
+    num = len(pairs)
+    if num:
+        i, j = np.array(pairs).T
+        both = values[1 + 2 * size : 1 + 2 * size + num]
+        mixed = both - up[i] - up[j] + here
+        if len(values) > 1 + 2 * size + num:
+            other = values[1 + 2 * size + num :] - down[i] - down[j] + here
+            mixed = (mixed + other) / 2
+        matrix = matrix.at[i, j].set(mixed).at[j, i].set(mixed)
+    return (up - down) / 2, -matrix
+
+
+def leg(
+    key,
+    density: Callable,
+    white: White,
+    num: int,
+    path: Path,
+    basis: Float[Array, "P P"],
+    offsets: np.ndarray,
+) -> Leg:
+    """One group's leg; `density(theta, x)` is its log p."""
+    key_draw, key_leg, key_after = jax.random.split(key, 3)
+    mode = white.mode
+    others = whitened_around(density, white, basis, offsets[1:])
+
+    def relative(z):
+        return log_density(density, white, z) - white.level
+
+    visit = jax.vmap(jax.value_and_grad(relative))
+    half = jax.random.normal(key_draw, (num // 2, mode.size), mode.dtype)
+    z = jnp.concatenate([half, -half])  # in pairs: what is odd in z starts without noise
+    zero = jnp.zeros((), mode.dtype)
+    none = jnp.zeros((num,), mode.dtype)
+    cloud = Cloud(Place(z, *visit(z)), none, zero, zero, jnp.arange(num))
+
+    def towards(k, cloud):
+        return _move(jax.random.fold_in(key_leg, k), visit, cloud, k, path)
+
+    cloud = lax.fori_loop(0, path.num_temperatures, towards, cloud)
+    log_z = white.level + cloud.base + weight_math.log_mean_exp(cloud.log_weights)
+    spread, carried = cloud.spread + _relative_variance(cloud.log_weights), _carried(cloud)
+
+    def after(k, carry):
+        cloud, sums = carry
+        cloud = _move(jax.random.fold_in(key_after, k), visit, cloud, None, path)
+        return cloud, sums + _ratios(density, white, others, cloud)
+
+    none = jnp.zeros((len(offsets) - 1,), mode.dtype)
+    cloud, ratios = lax.fori_loop(0, path.num_after, after, (cloud, none))
+    exact = jnp.append(log_z, log_z + jnp.log1p(ratios / path.num_after))
+    by_laplace = jnp.append(white.laplace, others.laplace)
+    return Leg(
+        mode,
+        mode + cloud.place.z @ white.root.T,
+        cloud.log_weights,
+        jnp.where(path.num_temperatures > 0, exact, by_laplace),
+        jnp.sum(~jnp.isfinite(cloud.place.value), dtype=jnp.int32),
+        spread,
+        white.laplace,
+        carried,
+    )
+
+
+def log_density(density: Callable, white: White, z: Float[Array, " D"]) -> Float[Array, ""]:
+    """log p~ of z."""
+    x = white.mode + jnp.matmul(white.root, z, precision="highest")
+    return density(white.theta, x) + white.log_det
+
+
+def _ratios(density, white: White, others: White, cloud: Cloud) -> Float[Array, " S"]:
+    """Z at each theta around over Z here, less one, by the weighted particles."""
+    weights = weight_math.normalise(cloud.log_weights[None])[0]
+    here = jax.vmap(lambda z: log_density(density, white, z) - white.level)(cloud.place.z)
+
+    def one(other: White):
+        # The levels first: their difference is exact, and what is left is small.
+        there = jax.vmap(lambda z: log_density(density, other, z) - white.level)(cloud.place.z)
+        ratio = jnp.expm1(there - here)
+        return jnp.sum(jnp.where(weights > 0, weights * ratio, 0.0))
+
+    return lax.map(one, others)
+
+
+def _move(key, visit: Callable, cloud: Cloud, k, path: Path) -> Cloud:
+    """From beta_k to beta_{k+1}, or, without k, at beta = 1; then resampling where it is due."""
+    key_move, key_resample = jax.random.split(key)
+    one = jnp.ones((), cloud.log_weights.dtype)
+    old_beta = one if k is None else k / path.num_temperatures * one
+    new_beta = one if k is None else (k + 1) / path.num_temperatures * one
+    place, h = cloud.place, path.step_size
+    value, gradient = _tempered(old_beta, place)
+    xi = jax.random.normal(key_move, place.z.shape, place.z.dtype)
+    z = place.z + h * gradient + jnp.sqrt(h * (2 - h)) * xi
+    new = Place(z, *visit(z))
+    new_value, new_gradient = _tempered(new_beta, new)
+    path_taken = z - place.z
+    # Eq. 2 and 3 with 2 - h for 2, as `langevin.GaussianExact` has it.
+    forwards = jnp.sum(gradient * (path_taken - h / 2 * gradient), axis=1)
+    backwards = jnp.sum(new_gradient * (-path_taken - h / 2 * new_gradient), axis=1)
+    increment = (new_value - value) + (backwards - forwards) / (2 - h)
+    log_weights = jnp.where(jnp.isfinite(increment), cloud.log_weights + increment, -jnp.inf)
+    return _resampled(key_resample, cloud._replace(place=new, log_weights=log_weights))
+
+
+def _tempered(beta, place: Place) -> tuple[Float[Array, " N"], Float[Array, "N D"]]:
+    """log of N(0, I)^(1 - beta) p^beta and its gradient."""
+    size = place.z.shape[1]
+    gaussian = -0.5 * jnp.sum(place.z**2, axis=1) - size / 2 * LOG_2PI
+    value = (1 - beta) * gaussian + beta * place.value
+    return value, beta * place.gradient - (1 - beta) * place.z
+
+
+def _relative_variance(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
+    """Of weights of mean one: N / ESS - 1."""
+    weights = weight_math.normalise(log_weights[None])[0]
+    return weights.size * jnp.sum(weights**2) - 1
+
+
+def _carried(cloud: Cloud) -> Float[Array, " N"]:
+    """log of the weight that the descendants of each first draw carry, of mean one."""
+    weights = weight_math.normalise(cloud.log_weights[None])[0]
+    return jnp.log(weights.size * jnp.zeros_like(weights).at[cloud.first].add(weights))
+
+
+def _resampled(key, cloud: Cloud) -> Cloud:
+    weights = weight_math.normalise(cloud.log_weights[None])[0]
+    num = weights.size
+
+    def resample(cloud: Cloud) -> Cloud:
+        ancestors = systematic(key, weights, num)
+        place = jax.tree.map(lambda leaf: leaf[ancestors], cloud.place)
+        base = cloud.base + weight_math.log_mean_exp(cloud.log_weights)
+        spread = cloud.spread + _relative_variance(cloud.log_weights)
+        none = jnp.zeros_like(cloud.log_weights)
+        return Cloud(place, none, base, spread, cloud.first[ancestors])
+
+    is_low = 1 / jnp.sum(weights**2) < LOW * num
+    return lax.cond(is_low, resample, lambda cloud: cloud, cloud)
+
+
+def whitened(log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"]) -> White:
+    """The mode near x by Newton's method, and the curvature there.
+
+    The damping grows where a step fails or the Hessian is not positive definite.
+    """
+    slope = jax.value_and_grad(log_p)
+
+    def direction(x, gradient, damping):
+        H = hessian(lambda v: -log_p(v), x)
+        factor = _factor(H, damping)
+        step = jax.scipy.linalg.cho_solve((factor, True), gradient)
+        return step, jnp.all(jnp.isfinite(factor))
+
+    def body(carry):
+        k, x, value, gradient, damping, _ = carry
+        step, positive = direction(x, gradient, damping)
+        step = jnp.where(positive, step, 0.0)
+        gain = gradient @ step
+        new = x + step
+        new_value, new_gradient = slope(new)
+        slack = 4 * jnp.finfo(x.dtype).eps * jnp.abs(value)
+        better = positive & (new_value >= value - slack) & jnp.all(jnp.isfinite(new_gradient))
+        small = positive & (damping == 0) & (gain < 1e-3 + slack)  # nothing left to gain
+        x, value = jnp.where(better, new, x), jnp.where(better, new_value, value)
+        gradient = jnp.where(better, new_gradient, gradient)
+        relaxed = jnp.where(damping > 1e-3, damping / 8, 0.0)
+        return k + 1, x, value, gradient, jnp.where(better, relaxed, 8 * damping + 0.01), small
+
+    value, gradient = slope(x)
+    zero = jnp.zeros((), x.dtype)
+    first = jnp.zeros((), jnp.int32), x, value, gradient, zero, jnp.zeros((), bool)
+    _, x, value, *_ = lax.while_loop(lambda c: (c[0] < MODE_STEPS) & ~c[5], body, first)
+    return _white(log_p, theta, x)
+
+
+def whitened_around(
+    density: Callable, white: White, basis: Float[Array, "P P"], offsets: np.ndarray
+) -> White:
+    """The same at theta + basis offset for each offset, where the mode is to first order."""
+    pulls = _pulls(density, white, basis)
+    shifts = pulls @ white.root @ white.root.T  # of the mode, by the implicit function theorem
+
+    def one(offset):
+        theta = white.theta + basis @ offset
+        return _white(lambda x: density(theta, x), theta, white.mode + offset @ shifts)
+
+    return lax.map(one, jnp.asarray(offsets, white.theta.dtype))
+
+
+def _white(log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"]) -> White:
+    """The curvature at x; where it is not positive, raised until it is."""
+    H = hessian(lambda v: -log_p(v), x)
+    factor = _factor(H, 0.0)
+    factor = jnp.where(jnp.all(jnp.isfinite(factor)), factor, _factor(H, 1.0))
+    one = jnp.eye(x.size, dtype=x.dtype)
+    root = jax.scipy.linalg.solve_triangular(factor, one, lower=True).T
+    value, gradient = jax.value_and_grad(log_p)(x)
+    short = jnp.sum((gradient @ root) ** 2) / 2  # of the maximum
+    log_det = jnp.sum(jnp.log(jnp.diagonal(root)))
+    laplace = value + short + log_det + x.size / 2 * LOG_2PI
+    return White(theta, x, root, log_det, value, laplace)
+
+
+def _factor(H: Float[Array, "D D"], damping) -> Float[Array, "D D"]:
+    diagonal = jnp.abs(jnp.diagonal(H))
+    raised = damping * jnp.maximum(diagonal, 1e-6 * jnp.max(diagonal) + 1e-12)
+    return jnp.linalg.cholesky(H + jnp.diag(raised))
