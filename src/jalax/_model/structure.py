@@ -59,10 +59,11 @@ def as_pattern(value: Any, size: int) -> Pattern:
         entries = value.tocoo()
         return Pattern.of(entries.row, entries.col, size)
     if isinstance(value, (tuple, list)) and len(value) == 2:
-        return _of_pair(*(np.asarray(part) for part in value), size)
+        return _of_pair(np.asarray(value[0]), np.asarray(value[1]), size)
     if hasattr(value, "ndim") and hasattr(value, "dtype"):
         _check_shape(value.shape, size)
-        return Pattern.of(*np.nonzero(np.asarray(value)), size)
+        rows, cols = np.nonzero(np.asarray(value))
+        return Pattern.of(rows, cols, size)
     raise TypeError(
         "structure must be a pair (rows, cols) of integer arrays, a scipy.sparse matrix or a "
         f"boolean matrix, got {type(value).__name__}."

@@ -21,14 +21,14 @@ from jalax._particles.trees import Tree
 from jalax._reference.mode_search import COLUMNS
 from jalax._reference.pattern import name_of
 from jalax._reference.plan import Plan
-from jalax._runtime.compilation import jit
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_2_OLD_EMITTERS, Program, jit
 from jalax._runtime.processes import to_host
 
 SCALES = (1.0, 0.3, 0.1)  # how far from the example latent the Hessian is looked at
 SHOWN = 3  # pairs of latents in an error message
 
 
-@jit()
+@jit(LEVEL_2_OLD_EMITTERS)
 def compressed_hessian(
     model: Model, theta: Tree, x: Float[Array, " d"], plan: Plan
 ) -> Float[Array, "C d"]:
@@ -80,9 +80,7 @@ def parts(plan: Plan, values: Float[Array, "C d"]) -> Parts:
 
     added = (jnp.arange(blocks * b) >= n).astype(values.dtype).reshape(blocks, b)
     inside = block(colour, plan.inside) + added[:, :, None] * jnp.eye(b, dtype=values.dtype)
-    return Parts(
-        inside, block(before, plan.below), jnp.pad(beside, ((0, missing), (0, 0))), corner
-    )
+    return Parts(inside, block(before, plan.below), jnp.pad(beside, ((0, missing), (0, 0))), corner)
 
 
 def times(plan: Plan, values: Float[Array, "C d"], v: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -113,8 +111,7 @@ def _both(lower: Float[Array, "... b b"]) -> Float[Array, "... b b"]:
 # ---------------------------------------------------------------- is the pattern the right one?
 
 
-@jit()
-def _probes(
+def _at_three_points(
     model: Model, theta: Tree, plan: Plan, example: Float[Array, " d"]
 ) -> tuple[Float[Array, "3 d"], Float[Array, "3 d"], Float[Array, "3 d"]]:
     """At three random points: the point, H v by the plan less H v itself, and their size."""
@@ -132,6 +129,9 @@ def _probes(
     keys = jax.random.split(jax.random.key(0), len(SCALES))
     scales = jnp.asarray(SCALES, example.dtype)
     return lax.map(lambda pair: one(*pair), (scales, keys))
+
+
+_probes = Program(_at_three_points, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_2_OLD_EMITTERS)
 
 
 def check_pattern(model: Model, theta: Tree, pattern: Pattern, plan: Plan) -> None:
@@ -183,7 +183,7 @@ def _outside(
     return list(dict.fromkeys((i, j) for _, i, j in sorted(found)))
 
 
-@jit()
+@jit(LEVEL_0_OLD_EMITTERS)
 def _row(model: Model, theta: Tree, x: Float[Array, " d"], row) -> Float[Array, " d"]:
     one = (jnp.arange(x.shape[0]) == row).astype(x.dtype)
     return jax.jvp(_slope(model, theta), (x,), (one,))[1]

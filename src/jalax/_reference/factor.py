@@ -13,6 +13,7 @@ dense matrix is all border, and a diagonal one has none.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from jalax._model.model import Model
 from jalax._particles.trees import Tree
 from jalax._reference.compressed import Parts, compressed_hessian, parts
 from jalax._reference.plan import Plan
-from jalax._runtime.compilation import jit
+from jalax._runtime.compilation import LEVEL_2_OLD_EMITTERS, jit
 from jalax._runtime.processes import to_host
 
 FIRST_RIDGE, LAST_RIDGE = 1e-3, 1e6  # of the diagonal; grows eightfold
@@ -119,14 +120,15 @@ class Factor:
         return _to_white(self, x)
 
     def _enter(self, v: Float[Array, "... d"]) -> tuple[Float[Array, "n N"], Float[Array, "m N"]]:
-        columns = v.reshape(-1, v.shape[-1]).T
-        rest = columns[self.plan.rest]
+        rows = v.reshape(-1, v.shape[-1])
+        rest = rows[:, self.plan.rest].T
         missing = self.beside.shape[0] - rest.shape[0]
-        return jnp.pad(rest, ((0, missing), (0, 0))), columns[self.plan.border]
+        return jnp.pad(rest, ((0, missing), (0, 0))), rows[:, self.plan.border].T
 
     def _leave(self, like: Array, rest: Array, border: Array) -> Array:
         both = jnp.concatenate([rest[: self.plan.rest.shape[0]], border])
-        return both[self.plan.place].T.reshape(like.shape)
+        # Turned before it is put in order: XLA is slow the other way round.
+        return both.T[:, self.plan.place].reshape(like.shape)
 
     def _down(self, rest: Array, border: Array) -> tuple[Array, Array]:
         """L^{-1}."""
@@ -139,29 +141,29 @@ class Factor:
         return self.rest.solve_transposed(rest - _product(self.beside, border)), border
 
 
-@jit()
+@jit(LEVEL_2_OLD_EMITTERS)
 def _solve(factor: Factor, v: Float[Array, "... d"]) -> Float[Array, "... d"]:
     return factor._leave(v, *factor._up(*factor._down(*factor._enter(v))))
 
 
-@jit()
+@jit(LEVEL_2_OLD_EMITTERS)
 def _from_white(factor: Factor, z: Float[Array, "... d"]) -> Float[Array, "... d"]:
     return factor._leave(z, *factor._up(*factor._enter(z)))
 
 
-@jit()
+@jit(LEVEL_2_OLD_EMITTERS)
 def _to_white_gradient(factor: Factor, g: Float[Array, "... d"]) -> Float[Array, "... d"]:
     return factor._leave(g, *factor._down(*factor._enter(g)))
 
 
-@jit()
+@jit(LEVEL_2_OLD_EMITTERS)
 def _to_white(factor: Factor, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
     rest, border = factor._enter(x)
     above = factor.rest.transposed_times(rest) + _product(factor.beside, border)
     return factor._leave(x, above, _product(factor.corner.T, border))
 
 
-@jit()
+@jit(LEVEL_2_OLD_EMITTERS)
 def factorise(
     plan: Plan, values: Float[Array, "C d"], ridge: Float[Array, ""] | float = 0.0
 ) -> Factor:
@@ -180,7 +182,7 @@ def factorise(
     return Factor(plan, rest, beside, corner, pivots, positive, log_det, ridge)
 
 
-@jit()
+@jit(LEVEL_2_OLD_EMITTERS)
 def factorise_positive(plan: Plan, values: Float[Array, "C d"]) -> Factor:
     """With the smallest ridge of 0, 1/1000, 8/1000, ... that makes it positive definite.
 
@@ -287,6 +289,6 @@ def log_det_of_model(model: Model, theta: Tree, x: Float[Array, " d"], plan: Pla
         return log_det_in_double(factorise(plan, compressed_hessian(model, theta, x, plan)))
 
 
-def _doubled(leaf: Array) -> np.ndarray:
+def _doubled(leaf: Any) -> np.ndarray:
     leaf = np.asarray(leaf)
     return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf

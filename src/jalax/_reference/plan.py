@@ -1,9 +1,9 @@
 """How a pattern is computed and factorised: made on the host, read by programs as an argument.
 
 The Hessian comes from its products with a few vectors. Latents have the same colour where no row
-of the Hessian meets two of them, so that one product has an entry of one of them in each row. Rows
-of the border meet very many: they count for the colours of the border only, and its part beside
-the others is read from the border's columns.
+of the Hessian that is read meets two of them, so that one product has an entry of one of them in
+each of these rows. A row of the border meets very many, and is not read: what it shares with the
+others, and with those after it in the border, stands in its own column too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from jalax._model.structure import Pattern
-from jalax._reference.split import Split, split
+from jalax._reference.split import Split, rounded, split
 
 MOST_NEIGHBOURS = 20_000_000  # pairs of latents that a row meets; beyond, colours go by position
 
@@ -51,23 +51,22 @@ class Plan:
         return -(-self.rest.shape[0] // self.block)
 
 
-def plan_of(pattern: Pattern, pieces: Sequence[int] = ()) -> Plan:
-    """The plan of a pattern; `pieces` are the sizes of the leaves of the latent."""
+def plan_of(pattern: Pattern, pieces: Sequence[int] = (), least_colours: int = 1) -> Plan:
+    """The plan of a pattern; `pieces` are the sizes of the leaves of the latent.
+
+    `least_colours`: those of an earlier plan, whose programs then serve this one too if it needs
+    fewer.
+    """
     chosen = split(pattern, pieces)
     colour, num_colours = _colours(pattern, chosen)
     order = np.concatenate([chosen.rest, chosen.border])
     place = np.empty(pattern.size, np.int32)
     place[order] = np.arange(pattern.size)
-    plan = Plan(
-        rest=chosen.rest.astype(np.int32),
-        border=chosen.border.astype(np.int32),
-        place=place,
-        colour=colour,
-        **_masks(pattern, chosen, place),
-        block=chosen.block,
-        num_colours=num_colours,
-    )
-    return jax.tree.map(jnp.asarray, plan)
+    rest, border = (part.astype(np.int32) for part in (chosen.rest, chosen.border))
+    indices = {"rest": rest, "border": border, "place": place, "colour": colour}
+    arrays = jax.tree.map(jnp.asarray, {**indices, **_masks(pattern, chosen, place)})
+    num_colours = max(num_colours, least_colours)
+    return Plan(**arrays, block=chosen.block, num_colours=num_colours)
 
 
 def _masks(pattern: Pattern, chosen: Split, place: np.ndarray) -> dict[str, np.ndarray]:
@@ -91,24 +90,34 @@ def _colours(pattern: Pattern, chosen: Split) -> tuple[np.ndarray, int]:
     H = pattern.matrix()
     colour = np.empty(pattern.size, np.int32)
     R = H[chosen.rest][:, chosen.rest]
-    colour[chosen.rest] = _greedy(R, chosen.block)
+    colour[chosen.rest] = _colours_of_band(R, chosen.block)
     first = colour[chosen.rest].max(initial=-1) + 1
-    colour[chosen.border] = first + _greedy(H[:, chosen.border], None)
-    return colour, _rounded(int(colour.max()) + 1)
+    colour[chosen.border] = first + _colours_of_border(H, chosen)
+    return colour, rounded(int(colour.max()) + 1)
 
 
-def _greedy(columns: Any, block: int | None) -> np.ndarray:
-    """Colours for the columns, in their order: the first that no column with a common row has.
-
-    A band of wide and full rows is coloured by position, which is as good there.
-    """
-    size = columns.shape[1]
+def _colours_of_band(R: Any, block: int) -> np.ndarray:
+    size = R.shape[1]
     if block == 1:
         return np.zeros(size, np.int32)
-    degree = np.diff(columns.tocsr().indptr).astype(float)
-    if block is not None and np.sum(degree**2) > MOST_NEIGHBOURS:
+    degree = np.diff(R.indptr).astype(float)
+    if np.sum(degree**2) > MOST_NEIGHBOURS:  # wide and full rows: position is as good
         return np.arange(size, dtype=np.int32) % (2 * block + 1)
-    meet = (columns.T @ columns).tocsr()
+    return _greedy(R @ R)
+
+
+def _colours_of_border(H: Any, chosen: Split) -> np.ndarray:
+    """Of a column of the border the rows outside it are read, and those from its own place on."""
+    from scipy import sparse
+
+    rest, border = H[chosen.rest][:, chosen.border], H[chosen.border][:, chosen.border]
+    return _greedy(rest.T @ rest + sparse.tril(border).T @ border)
+
+
+def _greedy(meet: Any) -> np.ndarray:
+    """Colours for the columns, in their order: the first that no column they meet has."""
+    meet = (meet + meet.T).tocsr()
+    size = meet.shape[0]
     ends, others = meet.indptr.tolist(), meet.indices.tolist()
     colour = [-1] * size
     for i in range(size):
@@ -118,11 +127,3 @@ def _greedy(columns: Any, block: int | None) -> np.ndarray:
             mine += 1
         colour[i] = mine
     return np.asarray(colour, np.int32)
-
-
-def _rounded(number: int) -> int:
-    """Up to 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: other data of the same sizes need other colours."""
-    power = 1
-    while 2 * power < number:
-        power *= 2
-    return next(k for k in (power, 3 * power // 2, 2 * power) if k >= number)

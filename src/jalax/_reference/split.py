@@ -6,6 +6,7 @@ held as dense. All is done on the host, once for a pattern.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,8 +19,10 @@ MOST_BLOCK = 1000  # rows: a wider band is no better than a dense matrix
 MOST_NUMBERS = 200_000_000  # that the blocks and the border hold
 LEAST_BLOCK = 32  # rows: smaller ones take longer to call than to work on
 STEP = 100_000  # what a step of a scan costs beside its work, in multiplications
-TERM = 10  # what an entry of H costs in a product with it
+TERM = 1  # what an entry of H costs in a product with it, at least: sizes decide, not the data
 NARROW = LEAST_BLOCK  # a bandwidth that nothing is gained from making smaller
+FEW = 1000  # latents: all borders are tried
+MUCH = 2.0  # times cheaper
 
 
 class Split(NamedTuple):
@@ -48,14 +51,21 @@ class Split(NamedTuple):
 
 
 def split(pattern: Pattern, pieces: Sequence[int] = ()) -> Split:
-    """The cheapest of several; `pieces` are the sizes of the leaves of the latent."""
+    """The cheapest of several; `pieces` are the sizes of the leaves of the latent.
+
+    Borders that follow from these sizes come first, and others have to be much better: other data
+    of the same sizes should find the same border, or programs are compiled again.
+    """
     H = pattern.matrix()
-    best = _ordered(H, np.zeros(pattern.size, bool))
-    if best.block == 1 or (best.block <= NARROW < pattern.size):
-        return best
-    for border in _borders(pattern, H, pieces or (pattern.size,)):
-        if border.sum() <= MOST_BORDER:
-            best = min(best, _ordered(H, border), key=_preference)
+    without = _ordered(H, np.zeros(pattern.size, bool))
+    if without.block == 1 or (without.block <= NARROW and pattern.size > FEW):
+        return without
+    first = [_ordered(H, border) for border in _by_sizes(pattern, pieces or (pattern.size,))]
+    others = [without, *(_ordered(H, border) for border in _by_entries(H))]
+    best = min((*first, *others), key=_preference)
+    if first and not min(first, key=_preference).too_large:
+        sure = min(first, key=_preference)
+        best = best if best.cost < sure.cost / MUCH else sure
     if best.too_large:
         raise ValueError(_too_large(pattern))
     return best
@@ -76,6 +86,7 @@ def _too_large(pattern: Pattern) -> str:
 
 def _ordered(H: Any, border: np.ndarray) -> Split:
     """The others in the order that makes their band narrow."""
+    from scipy import sparse
     from scipy.sparse import csgraph
 
     inside = np.flatnonzero(~border)
@@ -89,10 +100,22 @@ def _ordered(H: Any, border: np.ndarray) -> Split:
             order, width = other, narrower
     # In steps of eight rows: data of the same sizes seldom need another program.
     block = 1 if width == 0 else max(LEAST_BLOCK, -(-width // 8) * 8)
+    # In the border those that meet most come first: the others' columns then need not hold them.
     last = np.flatnonzero(border)
-    # A row needs as many products with H as it has entries: one each for what it meets.
-    most = _longest_row(R) + _longest_row(H[:, last].tocsr())
-    return Split(inside[order], last, block, TERM * H.nnz * most)
+    last = last[np.argsort(-np.diff(H.indptr)[last], kind="stable")]
+    # A row needs as many products with H as it has entries that are read there.
+    most = _longest_row(R) + max(
+        _longest_row(H[inside][:, last]), _longest_row(sparse.tril(H[last][:, last]).tocsr())
+    )
+    return Split(inside[order], last, block, TERM * H.nnz * rounded(most))
+
+
+def rounded(number: int) -> int:
+    """Up to 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: other data of the same sizes need other colours."""
+    power = 1
+    while 2 * power < number:
+        power *= 2
+    return next(k for k in (power, 3 * power // 2, 2 * power) if k >= number)
 
 
 def _longest_row(matrix: Any) -> int:
@@ -106,28 +129,35 @@ def _bandwidth(R: Any, order: np.ndarray) -> int:
     return int(np.abs(place[entries.row] - place[entries.col]).max(initial=0))
 
 
-def _borders(pattern: Pattern, H: Any, pieces: Sequence[int]) -> Iterator[np.ndarray]:
-    """Borders to try, as masks: all but one piece, the latents that meet most others, all."""
+def _by_sizes(pattern: Pattern, pieces: Sequence[int]) -> Iterator[np.ndarray]:
+    """Borders to try, as masks: all, and all but one piece or the levels of one factor."""
     size = pattern.size
     if size <= MOST_BORDER:
         yield np.ones(size, bool)
     spans = {*_spans(pieces), *_spans(_runs(pattern, pieces))}
-    for first, last in sorted(spans, key=lambda span: span[0] - span[1])[:6]:
-        border = np.ones(size, bool)
-        border[first:last] = False
-        yield border
+    for first, last in sorted(spans, key=lambda span: (span[0] - span[1], span))[:6]:
+        if 0 < size - (last - first) <= MOST_BORDER:
+            border = np.ones(size, bool)
+            border[first:last] = False
+            yield border
+
+
+def _by_entries(H: Any) -> Iterator[np.ndarray]:
+    """Those that meet most others, and all but some of which no two meet."""
     degree = np.diff(H.indptr)
     by_degree = np.argsort(-degree, kind="stable")
     for number in _numbers_of_hubs(degree[by_degree]):
-        border = np.zeros(size, bool)
+        border = np.zeros(degree.size, bool)
         border[by_degree[:number]] = True
         yield border
-    yield ~_independent(H, by_degree[::-1])
+    border = ~_independent(H, by_degree[::-1])
+    if border.sum() <= MOST_BORDER:
+        yield border
 
 
 def _spans(sizes: Iterable[int]) -> list[tuple[int, int]]:
     ends = np.cumsum([0, *sizes]).tolist()
-    return list(zip(ends[:-1], ends[1:], strict=True))
+    return list(itertools.pairwise(ends))
 
 
 def _runs(pattern: Pattern, pieces: Sequence[int]) -> list[int]:
