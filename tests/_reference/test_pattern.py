@@ -20,7 +20,7 @@ import structures
 from jalax._model.checks import prepare_model
 from jalax._model.evaluation import log_joint_of_vectors
 from jalax._model.structure import Pattern, as_pattern
-from jalax._reference.compressed import check_pattern, compressed_hessian, times
+from jalax._reference.compressed import check_pattern, checked_plan, compressed_hessian, times
 from jalax._reference.pattern import found_by_asdex, name_of, pattern_of, pieces_of
 from jalax._reference.plan import plan_of
 from jalax._reference.split import rounded, split
@@ -288,6 +288,26 @@ def test_asdex_finds_the_pattern(name):
     found = found_by_asdex(model.replace(structure=None), jnp.asarray(0.3))
     np.testing.assert_array_equal(found.rows, model.structure.rows)
     np.testing.assert_array_equal(found.cols, model.structure.cols)
+
+
+def test_a_loop_over_many_latents_is_no_work_for_asdex():
+    def log_joint(theta, x, data):
+        return -jax.jit(lambda x: jnp.sum(jax.lax.map(jnp.square, x)))(x)
+
+    model = jalax.Model(log_joint, jnp.zeros(2_001))
+    never = types.ModuleType("asdex")
+    with (
+        mock.patch.dict(sys.modules, asdex=never),
+        pytest.raises(ValueError, match="log_joint has a loop"),
+    ):
+        pattern_of(model, 0.5)
+
+
+def test_a_plan_is_checked():
+    model = jalax.Model(chain, jnp.zeros(80), jnp.ones(80), structure=structures.series(80))
+    assert checked_plan(model, jnp.asarray(0.5), 7).num_colours == 7
+    with pytest.raises(ValueError, match="entries outside structure="):
+        checked_plan(model.replace(structure=([], [])), jnp.asarray(0.5))
 
 
 def test_other_data_and_other_indices_compile_nothing():

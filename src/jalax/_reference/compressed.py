@@ -14,13 +14,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from jalax._model import batching
 from jalax._model.evaluation import log_joint_of_vectors, ravel_latent
 from jalax._model.model import Model
 from jalax._model.structure import Pattern
 from jalax._particles.trees import Tree
 from jalax._reference.mode_search import COLUMNS
-from jalax._reference.pattern import name_of
-from jalax._reference.plan import Plan
+from jalax._reference.pattern import name_of, pattern_of, pieces_of
+from jalax._reference.plan import Plan, plan_of
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_2_OLD_EMITTERS, Program, jit
 from jalax._runtime.processes import to_host
 
@@ -38,8 +39,10 @@ def compressed_hessian(
     def column(colour):
         return product((plan.colour == colour).astype(x.dtype))
 
-    colours = jnp.arange(plan.num_colours, dtype=plan.colour.dtype)
-    return lax.map(column, colours, batch_size=min(COLUMNS, plan.num_colours))
+    number = plan.num_colours
+    at_once = batching.particles_at_once(model, theta, number) or number
+    colours = jnp.arange(number, dtype=plan.colour.dtype)
+    return lax.map(column, colours, batch_size=min(COLUMNS, at_once))
 
 
 def _slope(model: Model, theta: Tree):
@@ -132,6 +135,14 @@ def _at_three_points(
 
 
 _probes = Program(_at_three_points, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_2_OLD_EMITTERS)
+
+
+def checked_plan(model: Model, theta: Tree, least_colours: int = 1) -> Plan:
+    """The plan of a model without groups, its pattern being given, found or dense."""
+    pattern = pattern_of(model, theta)
+    plan = plan_of(pattern, pieces_of(model), least_colours)
+    check_pattern(model, theta, pattern, plan)
+    return plan
 
 
 def check_pattern(model: Model, theta: Tree, pattern: Pattern, plan: Plan) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -11,6 +13,7 @@ from jalax._model.structure import Pattern
 from jalax._particles.trees import Tree
 
 DENSE_UP_TO = 64  # latents: below, no structure saves anything
+LOOPS_UP_TO = 2000  # latents: beyond, asdex takes minutes and all memory to find that all meet
 
 
 def pattern_of(model: Model, theta: Tree) -> Pattern:
@@ -34,8 +37,23 @@ def found_by_asdex(model: Model, theta: Tree) -> Pattern:
         ) from error
     example, _ = ravel_latent(model)
     log_p = log_joint_of_vectors(model, theta)
+    if example.size > LOOPS_UP_TO and _has_loop(jax.make_jaxpr(log_p)(example, model.data).jaxpr):
+        raise ValueError(
+            "log_joint has a loop (lax.scan, lax.map, jalax.models.sum_over_rows of many rows), in "
+            "which asdex does not see which latents meet: say which by structure=(rows, cols)."
+        )
     found = asdex.hessian_sparsity(lambda x: log_p(x, model.data), example)
     return Pattern.of(np.asarray(found.rows), np.asarray(found.cols), example.size)
+
+
+def _has_loop(jaxpr: Any) -> bool:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("scan", "while"):
+            return True
+        inner = [getattr(part, "jaxpr", part) for part in equation.params.values()]
+        if any(_has_loop(part) for part in inner if hasattr(part, "eqns")):
+            return True
+    return False
 
 
 def pieces_of(model: Model) -> tuple[int, ...]:
