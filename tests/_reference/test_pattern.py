@@ -198,7 +198,9 @@ def test_colours_are_few(pattern, most):
 
 def test_a_full_band_is_coloured_by_position(monkeypatch):
     monkeypatch.setattr("jalax._reference.plan.MOST_NEIGHBOURS", 10)
-    assert_every_entry_is_read(structures.grid(9, 40))
+    rows, cols = np.nonzero(np.abs(np.subtract.outer(np.arange(400), np.arange(400))) <= 30)
+    plan = assert_every_entry_is_read(Pattern.of(rows, cols, 400))
+    assert plan.block == 32
 
 
 # ---------------------------------------------------------------- the entries
