@@ -27,6 +27,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from numpyro.distributions import constraints
+from scipy import sparse
 from typer.testing import CliRunner
 
 import jalax
@@ -759,9 +760,54 @@ BAD = {
         Row(
             "replace",
             lambda: MODEL.replace(log_joint=log_joint),
-            "replace takes latent, data, theta, group_batch, particle_batch, layout, not "
-            "['log_joint'].",
+            "replace takes latent, data, theta, group_batch, particle_batch, layout, structure, "
+            "not ['log_joint'].",
             TypeError,
+        ),
+        Row(
+            "structure text",
+            lambda: MODEL.replace(structure="tridiagonal"),
+            "structure must be a pair (rows, cols) of integer arrays, a scipy.sparse matrix or a "
+            "boolean matrix, got str.",
+            TypeError,
+        ),
+        *(
+            Row(
+                f"structure of another size {k}",
+                lambda given=given: MODEL.replace(structure=given),
+                f"structure has shape {np.shape(given)}, and the latent has 3 numbers: it must be "
+                "(3, 3), in the order of jax.flatten_util.ravel_pytree(latent).",
+            )
+            for k, given in enumerate([np.eye(4), np.ones(3), sparse.eye_array(3, 4)])
+        ),
+        Row(
+            "structure of floats",
+            lambda: jalax.Model(log_joint, jnp.zeros(3), structure=([1, 2], [0.0, 1.0])),
+            "the cols of structure must be integers, got float64: they are positions in the "
+            "ravelled latent.",
+            TypeError,
+        ),
+        *(
+            Row(
+                f"structure with {place}",
+                lambda place=place: MODEL.replace(structure=([place, 0], [0, 1])),
+                "the rows of structure must lie in 0..2, the latent having 3 numbers; found "
+                f"{place}.",
+            )
+            for place in (3, -1)
+        ),
+        Row(
+            "structure of two lengths",
+            lambda: MODEL.replace(structure=([1, 2], [0])),
+            "structure=(rows, cols) must be two arrays of the same length, got shapes (2,) and "
+            "(1,).",
+        ),
+        Row(
+            "structure of groups",
+            lambda: ANSWERS.replace(structure=([1], [0])),
+            "structure= is for a jalax.Model, whose latent is one large one; the latents of "
+            "different groups of a jalax.GroupedModel never meet, and those of one group are taken "
+            "as dense.",
         ),
         *(
             Row(

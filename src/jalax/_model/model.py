@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jalax._model.groups import Groups
+from jalax._model.structure import Pattern, as_pattern
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import Workload
@@ -74,6 +75,12 @@ class Model(Workload):
             results use. Start values are on the unconstrained scale.
         particle_batch: how many particles to visit at a time, to save memory; by default all of
             them, as long as that is little. The answer does not depend on it.
+        structure: which pairs of latents meet in a term of `log_joint`, where the latent is large
+            and most pairs do not: the entries of the Hessian of log p in x that may differ from
+            zero, as a pair (rows, cols) of integer arrays, a scipy.sparse matrix or a boolean
+            matrix. Positions are those of `jax.flatten_util.ravel_pytree(latent)`; one of the two
+            triangles is enough, and the diagonal may be left out. Other entries of the same sizes
+            do not recompile.
 
     >>> import jax.numpy as jnp, jalax
     >>> def log_joint(theta, x, data):
@@ -91,6 +98,9 @@ class Model(Workload):
     particle_batch: int | None = None
     layout: Layout | None = None  # of its data and particles on the devices of a mesh
     outside: Outside = Outside()
+    # On the host only, and no part of the pytree: inside of a program it is None. What programs
+    # need of it they take as an argument of its own, so that other indices do not recompile.
+    structure: Pattern | None = None
     grouped = False
 
     def __init__(
@@ -102,6 +112,7 @@ class Model(Workload):
         theta: Tree = None,
         constrain: Callable[[Any], Any] | None = None,
         particle_batch: int | None = None,
+        structure: Any = None,
     ):
         if not callable(log_joint):
             raise TypeError(
@@ -121,6 +132,7 @@ class Model(Workload):
                 "latent is empty: pass an example of one latent configuration x, "
                 "such as jnp.zeros(9)."
             )
+        self._set_structure(structure)
 
     def __init_subclass__(cls):
         jax.tree_util.register_pytree_with_keys_class(cls)
@@ -136,17 +148,28 @@ class Model(Workload):
         return max(trees.size(self.data), latents) * latents <= SMALL
 
     def replace(self, **changes) -> Model:
-        """A copy with another `latent`, `data`, `theta`, `layout` or batch."""
+        """A copy with another `latent`, `data`, `theta`, `layout`, `structure` or batch."""
         names = ("latent", "data", "theta", "group_batch", "particle_batch", "layout")
-        unknown = set(changes) - set(names)
+        unknown = set(changes) - {*names, "structure"}
         if unknown:
-            raise TypeError(f"replace takes {', '.join(names)}, not {sorted(unknown)}.")
+            takes = ", ".join((*names, "structure"))
+            raise TypeError(f"replace takes {takes}, not {sorted(unknown)}.")
         aux = self.log_joint, self.constrain, None, None, None, self.outside
         copy = self.tree_unflatten(aux, (None, None, None))
         for name in names:
             setattr(copy, name, changes.get(name, getattr(self, name)))
         copy._check_batches()
+        copy._set_structure(changes.get("structure", self.structure))
         return copy
+
+    def _set_structure(self, given: Any) -> None:
+        if given is not None and self.grouped:
+            raise ValueError(
+                "structure= is for a jalax.Model, whose latent is one large one; the latents of "
+                "different groups of a jalax.GroupedModel never meet, and those of one group are "
+                "taken as dense."
+            )
+        self.structure = None if given is None else as_pattern(given, trees.size(self.latent))
 
     def _check_batches(self) -> None:
         if self.group_batch is not None:
@@ -161,7 +184,9 @@ class Model(Workload):
         constrain = None if self.constrain is None else self.constrain.fresh()
         where = self.group_batch, self.particle_batch, self.layout
         aux = self.log_joint.fresh(), constrain, *where, self.outside.refreshed()
-        return self.tree_unflatten(aux, (self.latent, self.data, self.theta))
+        copy = self.tree_unflatten(aux, (self.latent, self.data, self.theta))
+        copy.structure = self.structure
+        return copy
 
     def constrained(self, theta: Tree) -> Tree:
         """theta on the user's scale."""
@@ -206,18 +231,29 @@ class GroupedModel(Model):
         constrain: as in `Model`.
         group_batch: how many groups to work on at a time, to save memory; by default as many as
             half a gigabyte allows. The answer does not depend on it.
+        structure: for a `Model` only.
     """
 
     grouped = True
 
     def __init__(
-        self, log_joint, latent, data, *, theta=None, constrain=None, group_batch: int | None = None
+        self,
+        log_joint,
+        latent,
+        data,
+        *,
+        theta=None,
+        constrain=None,
+        group_batch: int | None = None,
+        structure: None = None,
     ):
         if isinstance(data, Groups):
             raise TypeError(
                 "data is all that jalax.group_by returned: pass its arrays, data=groups.data."
             )
-        super().__init__(log_joint, latent, data, theta=theta, constrain=constrain)
+        super().__init__(
+            log_joint, latent, data, theta=theta, constrain=constrain, structure=structure
+        )
         self.group_batch = group_batch
         self._check_batches()
         lengths = {
