@@ -16,7 +16,7 @@ import pytest
 
 import jalax
 from jalax import models
-from jalax._particles import langevin
+from jalax._particles import langevin, trees
 
 KERNELS = {"unadjusted": jalax.Unadjusted(), "exact": jalax.GaussianExact()}
 MEAN = np.array([0.3, -0.2, 1.0])
@@ -60,7 +60,7 @@ def drawn(dtype, groups=2, num=50):
 @pytest.mark.parametrize("shape", ["one", "of each group"])
 @pytest.mark.parametrize("form", ["dense", "diagonal", "none"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_increment_is_that_of_the_densities(name, form, shape, x64):
+def test_move_and_increment_are_those_of_the_densities(name, form, shape, x64):
     """A += log p' - log p + log q(x | x') - log q(x' | x), with a shift and theta moving."""
     h = np.array([0.7, 0.7]) if shape == "one" else np.array([0.7, 1.3])
     p = {"dense": COVARIANCE, "diagonal": np.diag([0.5, 1.0, 2.0]), "none": np.eye(3)}[form]
@@ -85,9 +85,13 @@ def test_the_increment_is_that_of_the_densities(name, form, shape, x64):
         metric,
         kernel=KERNELS[name],
     )
+    xi = np.asarray(trees.normal_like(jax.random.key(1), jnp.array(x)))
     for g in range(2):
         variance = {"unadjusted": 2 * h[g], "exact": h[g] * (2 - h[g])}[name]
-        forwards = log_normal(new[g], x[g] + c + h[g] * grad[g] @ p, variance * p)
+        there = x[g] + c + h[g] * grad[g] @ p
+        noise = xi[g] @ np.linalg.cholesky(variance * p).T
+        np.testing.assert_allclose(new[g], there + noise, rtol=0, atol=1e-10)
+        forwards = log_normal(new[g], there, variance * p)
         backwards = log_normal(x[g], new[g] - c + h[g] * grad_new[g] @ p, variance * p)
         wanted = log_p_new[g] - log_p[g] + backwards - forwards
         np.testing.assert_allclose(found[g], wanted, rtol=0, atol=1e-10)
