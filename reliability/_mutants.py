@@ -56,8 +56,36 @@ MUTANTS = [
     Mutant(
         "noise of variance h, not 2h",
         "_particles/langevin.py",
-        "x + h * g + jnp.sqrt(2 * h) * xi",
-        "x + h * g + jnp.sqrt(h) * xi",
+        "        return 2 * h\n",
+        "        return h\n",
+        STEPS,
+    ),
+    Mutant(
+        "the work of GaussianExact divided by 2, not 2 - h",
+        "_particles/langevin.py",
+        "return jnp.where(h < 2, 2 - h, 2)",
+        "return 2",
+        STEPS,
+    ),
+    Mutant(
+        "noise of variance 2h in GaussianExact",
+        "_particles/langevin.py",
+        "return jnp.where(h < 2, h * (2 - h), 2 * h)",
+        "return 2 * h",
+        STEPS,
+    ),
+    Mutant(
+        "another group's step size in the noise",
+        "_particles/langevin.py",
+        "variance = jnp.asarray(kernel.work_divisor(h), x.dtype)",
+        "variance = jnp.asarray(kernel.work_divisor(h[::-1]), x.dtype)",
+        "_particles/test_kernels.py",
+    ),
+    Mutant(
+        "the weights of the other kernel",
+        JALA,
+        "old, visit, path, h, metric, forwards, kernel)",
+        "old, visit, path, h, metric, forwards)",
         STEPS,
     ),
     Mutant(

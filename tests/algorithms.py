@@ -17,6 +17,12 @@ ALGORITHMS = {
         preconditioner=np.array([[1.0, 0.3, 0.0], [0.3, 2.0, 0.1], [0.0, 0.1, 0.5]]),
         resample=jalax.resampling.multinomial,
     ),
+    "JALAEM-exact": jalax.JALAEM(
+        step_size=0.4,
+        optimizer=optax.adam(0.05),
+        preconditioner={"a": np.array([0.4, 0.4]), "b": np.array(0.4)},
+        kernel=jalax.GaussianExact(),
+    ),
     "JALAEM-automatic": jalax.JALAEM(
         averaging=jalax.options.Averaging(tolerance=0.0)
     ),  # never done

@@ -17,7 +17,7 @@ class TooLong:
 
     size: float = dataclasses.field(metadata={"static": True})
 
-    def tune(self, key, model, theta, particles, log_weights, point, preconditioner):
+    def tune(self, key, model, theta, particles, log_weights, point, preconditioner, kernel):
         return jnp.asarray(self.size, log_weights.dtype)
 
 

@@ -42,6 +42,8 @@ from jalax._model.model import Model as Model
 from jalax._model.types import Info as Info
 from jalax._model.types import State as State
 from jalax._model.types import Status as Status
+from jalax._particles.langevin import GaussianExact as GaussianExact
+from jalax._particles.langevin import Unadjusted as Unadjusted
 from jalax._particles.resampling import systematic as systematic
 from jalax._runtime.options import Optax as Optax
 from jalax._runtime.options import Schedule as Schedule

@@ -164,6 +164,57 @@ def test_jala_em(grouped, preconditioner, matrix, below):
     assert result.history["resampled"].any() == (below > 0)
 
 
+def log_normal(x, mean, covariance):
+    z = x - mean
+    square = np.einsum("gni,ij,gnj->gn", z, np.linalg.inv(covariance), z)
+    return -0.5 * square - 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1]
+
+
+def jala_em_by_densities(u, z, update, h, p, keys):
+    """Algorithm 1 without resampling, the moves and their weights from the kernels' densities."""
+    theta, a = np.array([0.5, 0.1]), np.zeros(z.shape[:2])
+    covariance = h * (2 - h) * p
+    root, trace = np.linalg.cholesky(covariance), []
+    for key in keys:
+        w = np.exp(a) / np.exp(a).sum(1, keepdims=True)
+        theta_next = update(theta, (w[..., None] * u.grad_theta(theta, z)).sum((0, 1)))
+        xi = noise_of(jax.random.split(key)[0], *z.shape[:2])
+        there = z - h * u.grad_x(theta, z) @ p
+        z_next = there + xi @ root.T
+        back = z_next - h * u.grad_x(theta_next, z_next) @ p
+        a = a - u.value(theta_next, z_next) + u.value(theta, z)
+        a = a + log_normal(z, back, covariance) - log_normal(z_next, there, covariance)
+        theta, z = theta_next, z_next
+        trace.append(-2.0 + np.log(np.exp(a).mean(1)).sum())
+    return theta, z, a, trace
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("h", [0.1, 0.7])
+@pytest.mark.parametrize(
+    ("preconditioner", "matrix"),
+    [(None, 0.3 * np.eye(3)), (0.3 * P, 0.3 * P)],
+    ids=["diagonal", "dense"],
+)
+def test_jala_em_with_the_exact_kernel(grouped, preconditioner, matrix, h):
+    if preconditioner is None:
+        preconditioner = {"a": np.full(2, 0.3), "b": np.array(0.3)}
+    algorithm = jalax.JALAEM(
+        step_size=h,
+        optimizer=optax.adam(0.1),
+        preconditioner=preconditioner,
+        resample_below=0.0,
+        kernel=jalax.GaussianExact(),
+    )
+    result, theta, z, start = fitted(algorithm, grouped)
+    keys = run_keys(jax.random.key(7))
+    expected = jala_em_by_densities(Potential(grouped), start, Adam(0.1), h, matrix, keys)
+    assert_same(theta, expected[0])
+    assert_same(z, expected[1])
+    assert_same(np.asarray(result.state.log_weights), expected[2])
+    assert_same(result.history["log_evidence"], expected[3])
+
+
 def test_per_group_preconditioner():
     """Two matrices on a leading axis: each group moves by its own, the other is untouched."""
 

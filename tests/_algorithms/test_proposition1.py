@@ -17,6 +17,7 @@ import pytest
 import jalax
 from fixed_path import THETA_PATH, Y, assert_exact, follow_path, t_statistics
 from jalax._algorithms import jala_em
+from jalax._model.checks import prepare_model
 from jalax._model.types import Cloud
 from jalax._particles import langevin, resampling, trees, weight_math
 from jalax._runtime.options import canonical
@@ -168,6 +169,78 @@ def test_particles_that_move_along_with_theta():
     assert_exact(run_grouped(shift=1.0))
 
 
+# --- counts: dense P, a shift and theta moving, with both kernels ------------------------------
+
+COUNTS = np.array([3.0, 0.0])
+METRIC = np.array([[0.45, 0.15], [0.15, 0.4]])  # roughly the covariance of the posterior
+FIRST = 1.4 * np.linalg.cholesky(METRIC)  # of the Gaussian that the particles start from
+
+
+def counts_log_joint(theta, x, y):
+    """Two counts, and rates that pull at each other."""
+    prior = -0.5 * jnp.sum((x - theta) ** 2) - 0.5 * (x[0] - x[1]) ** 2
+    return prior + jnp.sum(y * x - jnp.exp(x))
+
+
+def counts_by_quadrature(theta):
+    """log Z, and the mean of x_0, on a grid that holds all of the mass."""
+    axis = jnp.linspace(-9.0, 6.0, 601)
+    grid = jnp.stack(jnp.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape((-1, 2))
+    log_p = jax.vmap(lambda x: counts_log_joint(theta, x, COUNTS))(grid)
+    cell = 2 * jnp.log(axis[1] - axis[0])
+    return jax.nn.logsumexp(log_p) + cell, jnp.sum(jax.nn.softmax(log_p) * grid[:, 0])
+
+
+def run_counts(kernel, step_size=0.4, num_particles=50):
+    """theta, h, P and c of every step are fixed in advance, as in a replay."""
+    model = prepare_model(jalax.Model(counts_log_joint, jnp.zeros(2), jnp.asarray(COUNTS)))
+    algorithm = canonical(
+        jalax.JALAEM(
+            step_size=step_size, optimizer=follow_path(), preconditioner=METRIC, kernel=kernel
+        )
+    )
+    metric = langevin.as_preconditioner(model.latent, 1, jnp.asarray(METRIC))
+    h, root = jnp.asarray(step_size), jnp.asarray(FIRST)
+
+    def replicate(key):
+        key_start, key = jax.random.split(key)
+        xi = jax.random.normal(key_start, (1, num_particles, 2))
+        x = xi @ root.T
+        log_q = jnp.sum(jax.scipy.stats.norm.logpdf(xi), axis=-1) - jnp.linalg.slogdet(root)[1]
+        log_p = jax.vmap(lambda x: counts_log_joint(THETA_PATH[0], x, COUNTS))(x[0])[None]
+        log_w = log_p - log_q
+        cloud = Cloud(x, log_w, weight_math.log_mean_exp(log_w))
+        state = algorithm.init(key, model, jnp.asarray(THETA_PATH[0]), cloud)
+
+        def step(state, inputs):
+            key, theta, change = inputs
+            shift = change * jnp.sum(jnp.asarray(METRIC), axis=1)  # of the mode, roughly
+            plan = jala_em.Change(theta, state.memory.optimizer, None, h, metric, shift)
+            return algorithm.advance(key, model, state, plan)
+
+        path = jnp.asarray(THETA_PATH)
+        keys = jax.random.split(key, len(path) - 1)
+        state, info = jax.lax.scan(step, state, (keys, path[1:], jnp.diff(path)))
+        w = weight_math.normalise(state.log_weights)
+        return info.log_evidence[-1], {"x": jnp.sum(w[0] * state.particles[0, :, 0])}
+
+    keys = jax.random.split(jax.random.key(8), REPLICATES)
+    log_z, means = jax.jit(jax.vmap(replicate))(keys)
+    exact, mean = counts_by_quadrature(THETA_PATH[-1])
+    return t_statistics(log_z - exact, means, {"x": float(mean)})
+
+
+@pytest.mark.parametrize("kernel", [jalax.Unadjusted(), jalax.GaussianExact()])
+def test_both_kernels_with_a_dense_preconditioner_and_a_shift(kernel):
+    assert_exact(run_counts(kernel))
+
+
+def test_moving_gaussian_with_the_exact_kernel():
+    options = {"preconditioner": HIGH.scales**2, "resample_below": 0.95}
+    statistics, _ = HIGH.run(**options, kernel=jalax.GaussianExact())
+    assert_exact(statistics)
+
+
 # --- the same tests see every fault -----------------------------------------------------------
 
 
@@ -205,6 +278,19 @@ def theta_k_for_theta_k_plus_1(patch):
         return new._replace(memory=new.memory._replace(point=point)), info
 
     patch.setattr(jalax.JALAEM, "step", step)
+
+
+def work_divided_by_2(patch):
+    """As for noise of variance 2h, which is not the noise of this kernel."""
+    patch.setattr(langevin.GaussianExact, "work_divisor", lambda self, h: 2)
+
+
+@pytest.mark.parametrize("fault", [no_work, work_divided_by_2])
+def test_counts_test_sees(fault, planting):
+    fault(planting)
+    statistics = run_counts(jalax.GaussianExact())
+    with pytest.raises(AssertionError):
+        assert_exact(statistics)
 
 
 @pytest.mark.slow_cases("caches_not_gathered", "no_work", "open_segment_dropped")

@@ -331,6 +331,41 @@ def test_tempered_legs_have_the_exact_evidence(moves):
     assert abs(ratio.mean() - 1) < 4.5 * error
 
 
+def three_counts(theta, x, y):
+    """y ~ Poisson(e^x), x ~ N(theta, 1), a group each."""
+    prior = jax.scipy.stats.norm.logpdf(x, theta, 1.0)
+    return prior + jax.scipy.stats.poisson.logpmf(y, jnp.exp(x))
+
+
+@pytest.mark.parametrize("kind", [jalax.references.JALA, jalax.references.MALA])
+@pytest.mark.parametrize("at", ["mode", "prior"])
+def test_tempered_legs_with_the_exact_kernel(kind, at):
+    """Counts, whose evidence is known by quadrature, group by group; as above."""
+    counts, theta, key = np.array([0.0, 3.0, 7.0]), jnp.asarray(0.5), jax.random.key(3)
+    model = prepare_model(jalax.GroupedModel(three_counts, jnp.zeros(()), jnp.asarray(counts)))
+    prior = (
+        lambda key, theta, data: theta + jax.random.normal(key),
+        lambda theta, x, data: jax.scipy.stats.norm.logpdf(x, theta, 1.0),
+    )
+    reference = references.AtMode() if at == "mode" else prior
+    prepared = references.as_reference(reference).prepare(key, model, theta)
+    moves = kind(kernel=jalax.GaussianExact())
+    plan = rounds.make_plan(key, model, theta, prepared, moves, num_particles=500)
+    assert float(plan.step_size.max()) <= 1.0
+    assert at == "mode" or int(plan.num) > 2  # temperatures between
+    legs = rounds._legs(
+        jax.random.split(key, 100), model, theta, prepared, plan, moves, num_particles=500
+    )
+    grid = np.linspace(-9.5, 10.5, 4001)
+    for g, y in enumerate(counts):
+        density = stats.norm.pdf(grid, 0.5) * stats.poisson.pmf(y, np.exp(grid))
+        exact = np.log(density.sum() * (grid[1] - grid[0]))
+        ratio = np.exp(np.asarray(legs.log_evidence, float)[:, g] - exact)
+        error = ratio.std(ddof=1) / np.sqrt(len(ratio))
+        assert error < 0.02  # else the test could see nothing
+        assert abs(ratio.mean() - 1) < 4.5 * error
+
+
 def evidence_of(degrees_of_freedom):
     return log_evidence.Evidence(
         value=1.0,

@@ -598,8 +598,10 @@ EMPTY_LATENT = (
 )
 AXES = (
     "it knows ['theta', 'data', 'start', 'step_size', 'optimizer', 'preconditioner', "
-    "'resample_below', 'weights', 'shift', 'limiter', 'averaging']."
+    "'resample_below', 'weights', 'shift', 'limiter', 'averaging', "
+    "'kernel']."
 )
+KERNEL = "must be jalax.Unadjusted() or jalax.GaussianExact(), got"
 SCHEDULE = "schedule must hold t_0, ..., t_K along one leading axis, two or more of them; got"
 REFERENCE = (
     "reference must be jalax.references.AtMode(), jalax.references.Modes(...), or a pair "
@@ -1393,6 +1395,30 @@ BAD = {
             "step_size text",
             lambda: fit(algorithm=jala_em(step_size="0.05")),
             f"JALAEM.step_size {DOCUMENTED} '0.05'.",
+            TypeError,
+        ),
+        Row(
+            "step_size 2 of the exact kernel",
+            lambda: fit(algorithm=jala_em(step_size=2.0, kernel=jalax.GaussianExact())),
+            "JALAEM.step_size must be below 2 with kernel=jalax.GaussianExact(), whose noise has "
+            "variance h (2 - h), got 2.0: take 1 or less, or kernel=jalax.Unadjusted().",
+        ),
+        Row(
+            "kernel a class",
+            lambda: fit(algorithm=jala_em(kernel=jalax.GaussianExact)),
+            f"JALAEM.kernel {KERNEL} Schedule(GaussianExact, {{}}).",
+            TypeError,
+        ),
+        Row(
+            "kernel a number",
+            lambda: fit(algorithm=jala_em(kernel=None)),
+            f"JALAEM.kernel {KERNEL} None.",
+            TypeError,
+        ),
+        Row(
+            "kernel of auto_step_size",
+            lambda: jalax.options.auto_step_size(SIMPLE, 0.0, key=KEY, kernel="exact"),
+            f"kernel {KERNEL} 'exact'.",
             TypeError,
         ),
         Row(
@@ -2248,6 +2274,12 @@ BAD = {
             TypeError,
         ),
         Row(
+            "kernel of moves",
+            lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, moves=jalax.references.JALA(kernel=2)),
+            f"JALA.kernel {KERNEL} 2.",
+            TypeError,
+        ),
+        Row(
             "moves with a wrong target",
             lambda: jalax.log_evidence(SIMPLE, 0.0, key=KEY, moves=jalax.references.JALA(target=2)),
             "JALA.target must be a number between 0 and 1, got 2.",
@@ -2526,6 +2558,13 @@ BAD = {
     ],
     "transport": [
         Row("no key", lambda: transport(key=None), NO_KEY, TypeError),
+        Row("a kernel", lambda: transport(kernel=1.0), f"kernel {KERNEL} 1.0.", TypeError),
+        Row(
+            "step_size 3 of the exact kernel",
+            lambda: transport(step_size=3.0, kernel=jalax.GaussianExact()),
+            "step_size must be below 2 with kernel=jalax.GaussianExact(), whose noise has variance "
+            "h (2 - h), got 3.0: take 1 or less, or kernel=jalax.Unadjusted().",
+        ),
         Row("a number for the schedule", lambda: transport(schedule=0.5), f"{SCHEDULE} float32[]."),
         Row("one density", lambda: transport(schedule=np.array([0.5])), f"{SCHEDULE} float32[1]."),
         Row(

@@ -29,18 +29,18 @@ def leaves(groups: int = 1, num: int = 3) -> dict:
     }
 
 
-def expected(key, x, grad_x, scale, shift):
+def expected(key, x, grad_x, scale, shift, kernel=langevin.UNADJUSTED):
     """By `move` and `work`, which the tests of the algorithm hold to the paper."""
     metric = None if scale is None else langevin.Diagonal((scale,))
     shift = None if shift is None else (shift,)
-    moved = langevin.move(key, (x,), (grad_x,), H, metric, shift)
+    moved = langevin.move(key, (x,), (grad_x,), H, metric, shift, kernel)
     (terms,) = langevin.work((grad_x,), moved.path, H, metric)
     return moved.particles[0], moved.path[0], jnp.sum(terms, axis=(2, 3))
 
 
-def interpreted(key, x, grad_x, scale=None, shift=None):
+def interpreted(key, x, grad_x, scale=None, shift=None, kernel=langevin.UNADJUSTED):
     first = jax.random.split(key, 1)[0]  # the key of the first leaf
-    leaf = gpu_kernel.before(first, x, grad_x, H, scale, shift)
+    leaf = gpu_kernel.before(first, x, grad_x, H, scale, shift, kernel)
     return gpu_kernel.in_one_kernel(leaf, interpret=True)
 
 
@@ -62,6 +62,17 @@ def test_the_kernel_moves_as_xla_does(names):
     found = new, path, jnp.sum(terms, axis=-1)
     for a, b in zip(found, expected(key, given["x"], given["grad_x"], **extra), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+
+
+def test_the_kernel_has_the_noise_it_is_given():
+    given, key, exact = leaves(groups=3), jax.random.key(3), jalax.GaussianExact()
+    new, path, terms = interpreted(key, **given, kernel=exact)
+    found = new, path, jnp.sum(terms, axis=-1)
+    for a, b in zip(found, expected(key, **given, kernel=exact), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+    zero = jnp.zeros((2, 3, 2, gpu_kernel.BLOCK))
+    noise = interpreted(key, zero, zero, kernel=exact).path
+    np.testing.assert_allclose(np.std(noise), np.sqrt(H * (2 - H)), rtol=0.05)
 
 
 def test_particles_and_blocks_have_noise_of_their_own():
@@ -101,7 +112,8 @@ def log_joint(theta, x, data):
 
 
 @pytest.mark.parametrize("diagonal", [False, True], ids=["identity", "diagonal"])
-def test_a_step_weighs_the_same_with_the_kernel(monkeypatch, diagonal):
+@pytest.mark.parametrize("noise", [jalax.Unadjusted(), jalax.GaussianExact()])
+def test_a_step_weighs_the_same_with_the_kernel(monkeypatch, diagonal, noise):
     """One leaf by the kernel, interpreted, the other by XLA; log-weights and all."""
     latent = {"few": jnp.zeros(3), "many": jnp.zeros(gpu_kernel.BLOCK)}
     model = jalax.Model(log_joint, latent=latent, theta=jnp.zeros(()))
@@ -111,6 +123,7 @@ def test_a_step_weighs_the_same_with_the_kernel(monkeypatch, diagonal):
         optimizer=jalax.Optax(optax.adam, learning_rate=0.05),
         preconditioner=metric if diagonal else None,
         shift=jalax.options.Shift(0.5) if diagonal else None,
+        kernel=noise,
     )
     particles = jax.tree.map(lambda leaf: jnp.ones((1, 4, leaf.size)), latent)
 

@@ -193,7 +193,7 @@ print(json.dumps({
 
 CONTRACT = [
     *("Model", "GroupedModel", "from_numpyro", "mixed", "JALAEM", "PGD", "IPLA", "SOUL", "SFLA"),
-    "Scoring",
+    *("Scoring", "Unadjusted", "GaussianExact"),
     *("fit", "fit_many", "log_evidence", "Evidence", "transport", "compare", "Comparison", "load"),
     *("extend", "FitResult", "Given", "FromSampler", "Laplace", "Importance", "Tempered", "ULA"),
     *("progress_bar", "checkpoint", "stop_when", "time_limit", "systematic", "Optax"),

@@ -110,6 +110,8 @@ class JALAEM(JALAEMOptions):
         preconditioner: P: None (identity), a tree shaped like one latent (a diagonal), or a dense
             matrix over the ravelled latent; for a grouped model also one a group, with a leading
             group axis; or `jalax.options.InverseHessian()` (automatic).
+        kernel: the noise of a move: `jalax.Unadjusted()`, the paper's, or `jalax.GaussianExact()`,
+            $\sqrt{h (2 - h)}$ in the place of $\sqrt{2h}$, for P near the posterior's covariance.
         resample_below: resample a group when its ESS falls below this fraction of N; 0: never.
         resample: `jalax.systematic`, `stratified`, `multinomial`, `residual`, or a function
             `(key, weights, num_samples) -> ancestors`.
@@ -142,7 +144,9 @@ class JALAEM(JALAEMOptions):
         metric = curvature.as_metric(model, theta, self.preconditioner, at)
         step_size = None
         if self.automatic:
-            step_size = self.step_size.tune(key, model, theta, particles, plain, point, metric)
+            step_size = self.step_size.tune(
+                key, model, theta, particles, plain, point, metric, self.kernel
+            )
         memory = Memory(
             self.optimizer.init(theta),
             point,
@@ -262,19 +266,8 @@ class JALAEM(JALAEMOptions):
     ) -> tuple[State, WeightedInfo]:
         """Lines 7-8: the particles move at theta_k, and are weighed at theta_{k+1}."""
         key_move, key_resample = jax.random.split(key)
-        old, theta = state.memory.point, change.theta
-        h, metric = change.step_size, change.preconditioner
-
-        # Line 7, eq. 2. The barrier keeps what needs X_k and its gradient in front of the visit:
-        # the new ones then take their memory, where both would be copied at each step. The work
-        # is added up behind it: XLA joins no sum to the random numbers, and would read all again.
-        moved, forwards = move_and_work(
-            key_move, state.particles, old.grad_x, h, metric, change.shift, model.layout
-        )
-        particles, path, forwards = lax.optimization_barrier((*moved, forwards))
-        # The one visit of (theta_{k+1}, X_{k+1}) serves this weight and the next move.
-        visit = evaluate(model, theta, particles)
-        increment = langevin.jarzynski_increment(old, visit, path, h, metric, forwards)
+        theta = change.theta
+        visit, increment = self._moved(key_move, model, state, change)
         # A log p or a gradient that is not finite makes it so: no need to look at their entries.
         alive = jnp.isfinite(increment)
         log_weights = jnp.where(alive, state.log_weights + increment, -jnp.inf)
@@ -321,6 +314,22 @@ class JALAEM(JALAEMOptions):
             after.log_evidence_base,
             memory,
         ), info
+
+    def _moved(self, key, model: Model, state: State, change: Change):
+        """The visit of (theta_{k+1}, X_{k+1}), and the increments of the log-weights."""
+        old, theta, h = state.memory.point, change.theta, change.step_size
+        metric, kernel = change.preconditioner, self.kernel
+
+        # Line 7, eq. 2. The barrier keeps what needs X_k and its gradient in front of the visit:
+        # the new ones then take their memory, where both would be copied at each step. The work
+        # is added up behind it: XLA joins no sum to the random numbers, and would read all again.
+        given = state.particles, old.grad_x, h, metric, change.shift, model.layout, kernel
+        moved, forwards = move_and_work(key, *given)
+        particles, path, forwards = lax.optimization_barrier((*moved, forwards))
+        # The one visit of (theta_{k+1}, X_{k+1}) serves this weight and the next move.
+        visit = evaluate(model, theta, particles)
+        increment = langevin.jarzynski_increment(old, visit, path, h, metric, forwards, kernel)
+        return visit, increment
 
     def _mended(
         self, key, model: Model, theta: Tree, alive: Bool[Array, "G N"], after: After

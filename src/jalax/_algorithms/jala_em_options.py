@@ -30,7 +30,7 @@ from jalax._model.checks import check_projection
 from jalax._model.model import Model
 from jalax._model.types import State
 from jalax._particles import langevin
-from jalax._particles.langevin import InverseHessian
+from jalax._particles.langevin import InverseHessian, Unadjusted
 from jalax._particles.resampling import check_scheme, systematic
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
@@ -70,6 +70,7 @@ class JALAEMOptions(Algorithm):
     limiter: Any = None
     averaging: Any = None
     minibatch: int | None = dataclasses.field(default=None, metadata={"static": True})
+    kernel: Any = dataclasses.field(default_factory=Unadjusted)
 
     gives_evidence = True
 
@@ -112,8 +113,10 @@ class JALAEMOptions(Algorithm):
         return dataclasses.replace(self, **missing)
 
     def check(self, model: Model) -> None:
+        langevin.check_kernel("JALAEM.kernel", self.kernel)
         if not self.automatic:
             require_positive("JALAEM.step_size", self.step_size)
+            self.kernel.check_step_size("JALAEM.step_size", self.step_size)
         elif hasattr(self.step_size, "check"):
             self.step_size.check()
         below = arguments.check_fraction(

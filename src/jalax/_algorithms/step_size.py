@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jalax._model.evaluation import Point, evaluate, log_joint_of_vectors, over_groups
 from jalax._model.model import Model
 from jalax._particles import langevin, trees, weight_math
-from jalax._particles.langevin import Preconditioner
+from jalax._particles.langevin import UNADJUSTED, Kernel, Preconditioner
 from jalax._particles.trees import Tree
 from jalax._reference import curvature
 from jalax._runtime import arguments
@@ -41,14 +41,17 @@ class PilotStep:
         log_weights: Float[Array, "G N"],
         point: Point,
         preconditioner: Preconditioner,
+        kernel: Kernel = UNADJUSTED,
     ) -> Float[Array, ""]:
         weights = weight_math.normalise(log_weights)
 
         def cess(h):
             # The same key at every h: they are compared on the same noise.
-            new, path = langevin.move(key, particles, point.grad_x, h, preconditioner)
+            new, path = langevin.move(
+                key, particles, point.grad_x, h, preconditioner, kernel=kernel
+            )
             visit = evaluate(model, theta, new)
-            a = langevin.jarzynski_increment(point, visit, path, h, preconditioner)
+            a = langevin.jarzynski_increment(point, visit, path, h, preconditioner, kernel=kernel)
             return jnp.min(weight_math.conditional_ess(weights, a))
 
         # From large to small, a factor sqrt(2) each; beyond 1 the drift overshoots the mode.
@@ -60,7 +63,7 @@ class PilotStep:
         dtype = log_weights.dtype
         start = jnp.zeros((), jnp.int32), jnp.asarray(2**0.5, dtype), -jnp.ones((), dtype)
         _, h, _ = lax.while_loop(lambda c: (c[0] < 40) & ~(c[2] >= self.cess), smaller, start)
-        return h
+        return kernel.tuned(h)
 
 
 @jax.tree_util.register_dataclass
@@ -80,7 +83,15 @@ class PowerIteration:
         arguments.check_count("PowerIteration.num_iterations", self.num_iterations)
 
     def tune(
-        self, key, model: Model, theta: Tree, particles, log_weights, point, preconditioner
+        self,
+        key,
+        model: Model,
+        theta: Tree,
+        particles: Tree,
+        log_weights: Float[Array, "G N"],
+        point: Point,
+        preconditioner: Preconditioner,
+        kernel: Kernel = UNADJUSTED,
     ) -> Float[Array, ""]:
         del point
         at = curvature.centre(particles, log_weights)
@@ -100,4 +111,5 @@ class PowerIteration:
 
         v = jax.random.normal(key, at.shape, at.dtype)
         v = lax.fori_loop(0, self.num_iterations, iterate, iterate(0, v))
-        return jnp.asarray(self.fraction / jnp.max(jnp.linalg.norm(multiply(v), axis=1)), at.dtype)
+        h = self.fraction / jnp.max(jnp.linalg.norm(multiply(v), axis=1))
+        return kernel.tuned(jnp.asarray(h, at.dtype))

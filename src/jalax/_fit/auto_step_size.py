@@ -12,7 +12,7 @@ from jalax._model import checks
 from jalax._model.evaluation import Point, evaluate
 from jalax._model.model import Model
 from jalax._particles import langevin
-from jalax._particles.langevin import InverseHessian
+from jalax._particles.langevin import UNADJUSTED, InverseHessian, Kernel
 from jalax._particles.trees import Tree
 from jalax._reference import curvature
 from jalax._runtime import arguments
@@ -27,6 +27,7 @@ def auto_step_size(
     key: jax.Array | None = None,
     rule: Any = None,
     preconditioner: Tree | InverseHessian = None,
+    kernel: Kernel = UNADJUSTED,
     num_particles: int = 500,
 ) -> float:
     """The step size a rule chooses for Langevin moves of the posterior at theta.
@@ -37,6 +38,7 @@ def auto_step_size(
         key: `jax.random.key(seed)`.
         rule: `jalax.options.PilotStep()` (the default) or `PowerIteration()`, the paper's bound.
         preconditioner: of the moves the step size is for, as in `jalax.JALAEM`; None: identity.
+        kernel: of these moves, `jalax.Unadjusted()` or `jalax.GaussianExact()` (h at most 1).
         num_particles: size of the pilot cloud.
 
     >>> import jax, jalax
@@ -61,6 +63,7 @@ def auto_step_size(
         rule.check()
     num_particles = arguments.check_count("num_particles", num_particles, 2)
     langevin.check_preconditioner(model.latent, model.num_groups, preconditioner)
+    langevin.check_kernel("kernel", kernel)
 
     @jit()
     def choose(key, model, theta, preconditioner):
@@ -71,6 +74,6 @@ def auto_step_size(
         at = curvature.centre(cloud.particles, cloud.log_weights)
         metric = curvature.as_metric(model, theta, preconditioner, at)
         weights = jnp.where(visit.alive, cloud.log_weights, -jnp.inf)
-        return rule.tune(key_pilot, model, theta, cloud.particles, weights, point, metric)
+        return rule.tune(key_pilot, model, theta, cloud.particles, weights, point, metric, kernel)
 
     return float(choose(key, model, theta, preconditioner))

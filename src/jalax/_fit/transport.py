@@ -73,6 +73,7 @@ def transport(
     key: jax.Array | None = None,
     step_size: float | Schedule | Callable,
     preconditioner: Tree = None,
+    kernel: langevin.Kernel = langevin.UNADJUSTED,
     resample_below: float = 0.5,
     resample: Callable = systematic,
     log_weights: Tree = None,
@@ -92,6 +93,8 @@ def transport(
         key: `jax.random.key(seed)`.
         step_size: h, a number or a schedule in k.
         preconditioner: P, as in `jalax.JALAEM`.
+        kernel: `jalax.Unadjusted()`, as above, or `jalax.GaussianExact()`, for P near the
+            covariance of the densities.
         resample_below: resample when the ESS is below this fraction of N; 0: never.
         resample: the resampling scheme.
         log_weights: of the start particles, if they are weighted.
@@ -137,6 +140,8 @@ def transport(
     checks.check_scalar("log_density", lambda t, x: one((), x, t), given_to)
     size: Any = _numbers("step_size", step_size, as_schedule)
     require_positive("step_size", size)
+    langevin.check_kernel("kernel", kernel)
+    kernel.check_step_size("step_size", size)
     if isinstance(preconditioner, langevin.InverseHessian):
         raise TypeError(
             "the preconditioner of transport is fixed in advance: pass a diagonal or a matrix, got "
@@ -155,6 +160,7 @@ def transport(
         cloud.log_weights,
         size,
         preconditioner,
+        kernel,
         strong_float(resample_below),
         scheme=Static.of(resample),
     )
@@ -180,6 +186,7 @@ def _transport(
     log_weights: Float[Array, "1 N"],
     step_size,
     preconditioner: Tree,
+    kernel: langevin.Kernel,
     resample_below,
     *,
     scheme: Static,
@@ -195,9 +202,13 @@ def _transport(
         there = model.replace(data=t_next)
 
         # Move on U_k; weigh with alpha_{k+1} on U_{k+1}.
-        moved = langevin.move(key_move, cloud.particles, old.grad_x, h, preconditioner)
+        moved = langevin.move(
+            key_move, cloud.particles, old.grad_x, h, preconditioner, kernel=kernel
+        )
         visit = evaluate(there, (), moved.particles)
-        increment = langevin.jarzynski_increment(old, visit, moved.path, h, preconditioner)
+        increment = langevin.jarzynski_increment(
+            old, visit, moved.path, h, preconditioner, kernel=kernel
+        )
         visit = visit._replace(alive=visit.alive & jnp.isfinite(increment))
         log_weights = jnp.where(visit.alive, cloud.log_weights + increment, -jnp.inf)
         particles, point = weigh(there, (), visit, log_weights)

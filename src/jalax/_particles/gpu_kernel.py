@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Key, UInt32
 
 from jalax._particles import langevin
-from jalax._particles.langevin import Dense, Diagonal, Moved, Preconditioner
+from jalax._particles.langevin import UNADJUSTED, Dense, Diagonal, Kernel, Moved, Preconditioner
 from jalax._particles.trees import Tree
 from jalax._runtime import normals
 from jalax._runtime.layouts import Layout
@@ -39,6 +39,7 @@ class Before(NamedTuple):
     h: Float[Array, ""]
     scale: Leaf | None  # the diagonal of P, (1 or G, 1, ...)
     shift: Leaf | None  # c, (G, 1, ...)
+    kernel: Kernel  # how much noise
 
 
 class After(NamedTuple):
@@ -55,13 +56,14 @@ def move_and_work(
     preconditioner: Preconditioner = None,
     shift: Tree = None,
     layout: Layout | None = None,
+    kernel: Kernel = UNADJUSTED,
 ) -> tuple[Moved, Tree]:
     """`langevin.move`, and the `work` of it; for large leaves on one GPU, one kernel does both.
 
     The work then has fewer terms, which add up to the same. `layout` says how the particles lie
     on many devices, where XLA does without the kernel.
     """
-    moved = langevin.move(key, particles, grad_x, step_size, preconditioner, shift)
+    moved = langevin.move(key, particles, grad_x, step_size, preconditioner, shift, kernel)
     forwards = langevin.work(grad_x, moved.path, step_size, preconditioner)
     leaves, treedef = jax.tree.flatten(particles)
     if layout is not None or isinstance(preconditioner, Dense):
@@ -73,7 +75,7 @@ def move_and_work(
     trees = grad_x, scale, nothing if shift is None else shift, *moved, forwards
     keys = jax.random.split(key, len(leaves))  # as `trees.normal_like` does
     found = [
-        move(before(k, x, g, step_size, d, c)) if fits(k, x) else by_xla
+        move(before(k, x, g, step_size, d, c, kernel)) if fits(k, x) else by_xla
         for k, x, g, d, c, *by_xla in zip(
             keys, leaves, *map(treedef.flatten_up_to, trees), strict=True
         )
@@ -107,11 +109,13 @@ def is_at_hand() -> bool:
     return np.allclose(found, expected, atol=1e-4)
 
 
-def before(key, x: Leaf, grad_x: Leaf, step_size, scale=None, shift=None) -> Before:
-    """The last three come in whatever precision they are kept."""
+def before(
+    key, x: Leaf, grad_x: Leaf, step_size, scale=None, shift=None, kernel: Kernel = UNADJUSTED
+) -> Before:
+    """Step size, diagonal and shift come in whatever precision they are kept."""
     scale, shift = (None if a is None else a.astype(x.dtype) for a in (scale, shift))
     h = jnp.asarray(step_size, x.dtype)
-    return Before(jax.random.key_data(key), x, grad_x, h, scale, shift)
+    return Before(jax.random.key_data(key), x, grad_x, h, scale, shift, kernel)
 
 
 def move(leaf: Before) -> After:
@@ -126,10 +130,10 @@ def one_by_one(leaf: Before) -> After:
     return After(new, path, jnp.sum(terms.reshape((*x.shape[:2], -1, BLOCK)), axis=-1))
 
 
-def _moved(noise, x, grad_x, h, scale, shift) -> tuple[Array, Array, Array]:
+def _moved(noise, x, grad_x, h, scale, shift, kernel: Kernel) -> tuple[Array, Array, Array]:
     """X', the path, and the terms of its work, of a leaf or of a block of one."""
     metric = None if scale is None else Diagonal(scale)
-    new, path = langevin.moved_by(noise, x, grad_x, h, metric, shift)
+    new, path = langevin.moved_by(noise, x, grad_x, h, metric, shift, kernel)
     return new, path, langevin.work(grad_x, path, h, metric)
 
 
@@ -138,7 +142,7 @@ def in_one_kernel(leaf: Before, *, interpret: bool = False) -> After:
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
-    words, x, grad_x, h, scale, shift = leaf
+    words, x, grad_x, h, scale, shift, kernel = leaf
     groups, num = x.shape[:2]
     blocks = math.prod(x.shape[2:]) // BLOCK  # of one particle
 
@@ -154,7 +158,7 @@ def in_one_kernel(leaf: Before, *, interpret: bool = False) -> After:
     given = [of_group(leaf) for leaf in (scale, shift) if leaf is not None]
     like_x = jax.ShapeDtypeStruct((groups * num * blocks, BLOCK), x.dtype)
     new, path, terms = pl.pallas_call(
-        functools.partial(_kernel, scale is not None, shift is not None),
+        functools.partial(_block, kernel, scale is not None, shift is not None),
         grid=like_x.shape[:1],
         in_specs=[words_own, h_own, own, own, *[groups_own] * len(given)],
         out_specs=[own, own, pl.BlockSpec((1,), lambda i: (i,))],
@@ -166,7 +170,7 @@ def in_one_kernel(leaf: Before, *, interpret: bool = False) -> After:
     return After(new.reshape(x.shape), path.reshape(x.shape), terms.reshape((groups, num, blocks)))
 
 
-def _kernel(scaled: bool, shifted: bool, words, h, x, grad_x, *refs) -> None:
+def _block(kernel: Kernel, scaled: bool, shifted: bool, words, h, x, grad_x, *refs) -> None:
     """One block."""
     from jax.experimental import pallas as pl
 
@@ -176,7 +180,7 @@ def _kernel(scaled: bool, shifted: bool, words, h, x, grad_x, *refs) -> None:
     first = pl.program_id(0).astype(jnp.uint32) * np.uint32(BLOCK)
     words_drawn = normals.threefry(words, first + lax.iota(np.uint32, BLOCK))
     noise = normals.from_words(*words_drawn, np.dtype(np.float32))
-    there, away, terms = _moved(noise, x[0, :], grad_x[0, :], h[0], scale, shift)
+    there, away, terms = _moved(noise, x[0, :], grad_x[0, :], h[0], scale, shift, kernel)
     new[0, :] = there
     path[0, :] = away
     term[0] = jnp.sum(terms)

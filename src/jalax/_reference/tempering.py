@@ -6,7 +6,9 @@ cloud it weighs is biased. Two kinds of moves, both Langevin with the reference'
 
 - MALA: weights $(\beta' - \beta)(\log p - \log q)$, then Metropolis-adjusted moves at $\beta'$.
   The log acceptance ratio is the Jarzynski increment at a constant density.
-- JALA: unadjusted moves whose weights are the Jarzynski increments from $\beta$ to $\beta'$.
+- JALA: moves without it, whose weights are the Jarzynski increments from $\beta$ to $\beta'$.
+
+Either with the noise of `jalax.Unadjusted` or of `jalax.GaussianExact`.
 """
 
 from __future__ import annotations
@@ -32,19 +34,28 @@ from jalax._runtime import arguments
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MALA:
-    """Metropolis-adjusted Langevin moves, `num_moves` of them at each temperature."""
+    """Metropolis-adjusted Langevin moves, `num_moves` of them at each temperature.
+
+    `kernel` proposes: `jalax.Unadjusted()` or `jalax.GaussianExact()`.
+    """
 
     num_moves: int = dataclasses.field(default=4, metadata={"static": True})
     target: float = dataclasses.field(default=0.65, metadata={"static": True})
+    kernel: Any = dataclasses.field(default_factory=langevin.Unadjusted)
     adjusted = True
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JALA:
-    """Unadjusted Langevin moves, one from each temperature to the next, corrected by weights."""
+    """Langevin moves, one from each temperature to the next, corrected by weights.
+
+    `kernel` is `jalax.Unadjusted()` or `jalax.GaussianExact()`: where the posterior is nearly a
+    bell with the reference's covariance, the second one's longer moves do less work.
+    """
 
     target: float = dataclasses.field(default=0.9, metadata={"static": True})
+    kernel: Any = dataclasses.field(default_factory=langevin.Unadjusted)
     num_moves = 1
     adjusted = False
 
@@ -57,6 +68,7 @@ def check_moves(name: str, moves: Any) -> None:
     kind = type(moves).__name__
     arguments.check_count(f"{kind}.num_moves", moves.num_moves)
     arguments.check_fraction(f"{kind}.target", moves.target)
+    langevin.check_kernel(f"{kind}.kernel", moves.kernel)
 
 
 MOST_WEIGHTS = 2_000_000  # for a k-hat: they have to be sorted
@@ -128,44 +140,22 @@ def metric_of(reference: Prepared, model: Model) -> langevin.Preconditioner:
     return langevin.Dense(jnp.einsum("gij,gkj->gik", root, root), root)
 
 
-def mala(key, model, theta, reference, beta, step_size, particles, here: Place, metric):
+def mala(key, model, theta, reference, beta, step_size, particles, here: Place, metric, kernel):
     """One Metropolis-adjusted move of every particle at beta, step size (G,) by group."""
     key_move, key_accept = jax.random.split(key)
     old = mix(beta, here)
-    proposal, path = move_groups(key_move, particles, old.grad_x, step_size, metric)
+    proposal, path = langevin.move(
+        key_move, particles, old.grad_x, step_size, metric, kernel=kernel
+    )
     there = place(model, theta, reference, proposal)
-    log_ratio = increment_groups(old, mix(beta, there), path, step_size, metric)
+    log_ratio = langevin.jarzynski_increment(
+        old, mix(beta, there), path, step_size, metric, kernel=kernel
+    )
     log_ratio = jnp.where(jnp.isnan(log_ratio), -jnp.inf, log_ratio)
     uniform = jax.random.uniform(key_accept, log_ratio.shape, log_ratio.dtype)
     accept = jnp.log(uniform) < log_ratio
     particles, here = trees.select(accept, (proposal, there), (particles, here))
     return particles, here, jnp.mean(jnp.exp(jnp.minimum(log_ratio, 0.0)), axis=1)
-
-
-def move_groups(key, particles, grad_x, step_size, metric):
-    """`langevin.move` with one step size a group: h P is a preconditioner with h = 1."""
-    return langevin.move(key, particles, grad_x, jnp.ones(()), scaled(metric, step_size, particles))
-
-
-def increment_groups(old, new, path, step_size, metric):
-    return langevin.jarzynski_increment(
-        old, new, path, jnp.ones(()), scaled(metric, step_size, path)
-    )
-
-
-def scaled(metric: langevin.Preconditioner, step_size: Float[Array, " G"], particles: Tree):
-    """h_g P for every group g."""
-    if metric is None:
-        ones = jax.tree.map(lambda leaf: jnp.ones((1, 1, *leaf.shape[2:]), leaf.dtype), particles)
-        metric = langevin.Diagonal(ones)
-    if isinstance(metric, langevin.Diagonal):
-        return langevin.Diagonal(
-            jax.tree.map(
-                lambda d: d * step_size.reshape((-1,) + (1,) * (d.ndim - 1)), metric.diagonal
-            )
-        )
-    h = step_size[:, None, None]
-    return langevin.Dense(h * metric.matrix, jnp.sqrt(h) * metric.root)
 
 
 def log_ratio(here: Place) -> Float[Array, "G N"]:
@@ -190,6 +180,11 @@ def next_beta(beta, log_weights, ratio: Float[Array, "G N"], cess: float):
     low, _ = lax.fori_loop(0, 30, bisect, (beta, one))
     # A step too small to see would never end: take at least a thousandth of the way.
     return jnp.where(enough(one), one, jnp.minimum(jnp.maximum(low, beta + 1e-3), one))
+
+
+def next_step_size(moves: Any, step: Float[Array, " G"], accepted: Float[Array, " G"]):
+    """Longer if more was accepted than the target, but not beyond what the kernel allows."""
+    return moves.kernel.tuned(step * jnp.exp(2.0 * (accepted - moves.target)))
 
 
 class Pilot(NamedTuple):
@@ -235,9 +230,9 @@ def pilot(
         def tune(carry, key):
             particles, here, step = carry
             particles, here, accepted = mala(
-                key, model, theta, reference, beta, step, particles, here, metric
+                key, model, theta, reference, beta, step, particles, here, metric, moves.kernel
             )
-            return (particles, here, step * jnp.exp(2.0 * (accepted - moves.target))), accepted
+            return (particles, here, next_step_size(moves, step, accepted)), accepted
 
         # Three times the moves of the leg, because the pilot also tunes.
         keys = jax.random.split(key_moves, 3 * moves.num_moves)
@@ -312,7 +307,7 @@ def run_leg(
             def adjusted(carry, key):
                 particles, here = carry
                 particles, here, _ = mala(
-                    key, model, theta, reference, new, step, particles, here, metric
+                    key, model, theta, reference, new, step, particles, here, metric, moves.kernel
                 )
                 return (particles, here), None
 
@@ -320,9 +315,13 @@ def run_leg(
             (particles, here), _ = lax.scan(adjusted, (cloud.particles, here), keys)
             return m + 1, cloud._replace(particles=particles, cached=(here, ancestor))
         before = mix(old, here)
-        proposal, path = move_groups(key_moves, cloud.particles, before.grad_x, step, metric)
+        proposal, path = langevin.move(
+            key_moves, cloud.particles, before.grad_x, step, metric, kernel=moves.kernel
+        )
         there = place(model, theta, reference, proposal)
-        increment = increment_groups(before, mix(new, there), path, step, metric)
+        increment = langevin.jarzynski_increment(
+            before, mix(new, there), path, step, metric, kernel=moves.kernel
+        )
         increment = jnp.where(jnp.isnan(increment), -jnp.inf, increment)
         log_weights = cloud.log_weights + increment
         weighted = Weighted(proposal, (there, ancestor), log_weights, cloud.log_evidence_base)
