@@ -99,8 +99,9 @@ class Model(Workload):
     layout: Layout | None = None  # of its data and particles on the devices of a mesh
     outside: Outside = Outside()
     # On the host only, and no part of the pytree: inside of a program it is None. What programs
-    # need of it they take as an argument of its own, so that other indices do not recompile.
+    # need of it is the plan, whose indices are traced: others do not recompile.
     structure: Pattern | None = None
+    plan: Any = None
     grouped = False
 
     def __init__(
@@ -149,13 +150,13 @@ class Model(Workload):
 
     def replace(self, **changes) -> Model:
         """A copy with another `latent`, `data`, `theta`, `layout`, `structure` or batch."""
-        names = ("latent", "data", "theta", "group_batch", "particle_batch", "layout")
+        names = ("latent", "data", "theta", "group_batch", "particle_batch", "layout", "plan")
         unknown = set(changes) - {*names, "structure"}
         if unknown:
             takes = ", ".join((*names, "structure"))
             raise TypeError(f"replace takes {takes}, not {sorted(unknown)}.")
         aux = self.log_joint, self.constrain, None, None, None, self.outside
-        copy = self.tree_unflatten(aux, (None, None, None))
+        copy = self.tree_unflatten(aux, (None, None, None, None))
         for name in names:
             setattr(copy, name, changes.get(name, getattr(self, name)))
         copy._check_batches()
@@ -184,7 +185,7 @@ class Model(Workload):
         constrain = None if self.constrain is None else self.constrain.fresh()
         where = self.group_batch, self.particle_batch, self.layout
         aux = self.log_joint.fresh(), constrain, *where, self.outside.refreshed()
-        copy = self.tree_unflatten(aux, (self.latent, self.data, self.theta))
+        copy = self.tree_unflatten(aux, (self.latent, self.data, self.theta, self.plan))
         copy.structure = self.structure
         return copy
 
@@ -197,8 +198,8 @@ class Model(Workload):
         return theta if self.outside.unconstrain is None else self.outside.unconstrain(theta)
 
     def tree_flatten_with_keys(self):
-        keys = [jax.tree_util.GetAttrKey(name) for name in ("latent", "data", "theta")]
-        children = zip(keys, (self.latent, self.data, self.theta), strict=True)
+        names = ("latent", "data", "theta", "plan")
+        children = ((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names)
         where = self.group_batch, self.particle_batch, self.layout
         return tuple(children), (self.log_joint, self.constrain, *where, self.outside)
 
@@ -207,7 +208,7 @@ class Model(Workload):
         model = object.__new__(cls)  # children may be tracers or placeholders: no checks here
         model.log_joint, model.constrain, model.group_batch, model.particle_batch = aux[:4]
         model.layout, model.outside = aux[4:]
-        model.latent, model.data, model.theta = children
+        model.latent, model.data, model.theta, model.plan = children
         return model
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ the latents of that colour. `parts` finds the entries there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -34,14 +35,21 @@ def compressed_hessian(
     model: Model, theta: Tree, x: Float[Array, " d"], plan: Plan
 ) -> Float[Array, "C d"]:
     """H times the ones of each colour, some at a time."""
-    _, product = jax.linearize(_slope(model, theta), x)
+    number = plan.num_colours
+    at_once = batching.particles_at_once(model, theta, number) or number
+    return products(_slope(model, theta), x, plan, at_once)
+
+
+def products(
+    slope: Callable, x: Float[Array, " d"], plan: Plan, at_once: int = COLUMNS
+) -> Float[Array, "C d"]:
+    """The same by the gradient of -log p."""
+    _, product = jax.linearize(slope, x)
 
     def column(colour):
         return product((plan.colour == colour).astype(x.dtype))
 
-    number = plan.num_colours
-    at_once = batching.particles_at_once(model, theta, number) or number
-    colours = jnp.arange(number, dtype=plan.colour.dtype)
+    colours = jnp.arange(plan.num_colours, dtype=plan.colour.dtype)
     return lax.map(column, colours, batch_size=min(COLUMNS, at_once))
 
 

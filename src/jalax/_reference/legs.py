@@ -15,6 +15,7 @@ tell log p at a few theta' around theta, and their differences are the score and
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,15 +24,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from jalax._model.evaluation import log_joint_of_vectors, over_groups
+from jalax._model.evaluation import log_joint_of_vectors, over_groups, ravel_latent
 from jalax._model.model import Model
-from jalax._particles import weight_math
+from jalax._model.structure import Pattern
+from jalax._particles import trees, weight_math
 from jalax._particles.resampling import systematic
 from jalax._particles.trees import Tree
+from jalax._reference.compressed import products
+from jalax._reference.factor import Factor, factorise, factorise_positive
 from jalax._reference.group_points import LOG_2PI, Pass
-from jalax._reference.mode_search import hessian
+from jalax._reference.plan import Plan, plan_of
 
 LOW = 0.5  # resample below this share of the particles
 MODE_STEPS = 60  # of Newton's method; two or three where theta has hardly moved
@@ -52,8 +56,8 @@ class White(NamedTuple):
 
     theta: Float[Array, " P"]
     mode: Float[Array, " D"]
-    root: Float[Array, "D D"]  # L^{-T}
-    log_det: Float[Array, ""]  # of it
+    factor: Factor  # of the curvature, without its plan, which is the same at every theta
+    log_det: Float[Array, ""]  # of L^{-T}
     level: Float[Array, ""]
     laplace: Float[Array, ""]  # log p by Laplace's approximation
 
@@ -102,17 +106,18 @@ def look(
     worst group.
     """
     flat, unravel = ravel_pytree(theta)
-    offsets = around(flat.size)
+    offsets, plan = around(flat.size), plan_for(model)
 
     def density(t, x, data):
         return log_joint_of_vectors(model, unravel(t))(x, data)
 
     def at_mode(mode, data):
-        white = whitened(lambda x: density(flat, x, data), flat, mode)
-        return white, *profile_information(lambda t, x: density(t, x, data), white)
+        white = whitened(lambda x: density(flat, x, data), flat, mode, plan)
+        return white, *profile_information(lambda t, x: density(t, x, data), white, plan)
 
     def of_group(white, key, data):
-        return leg(key, lambda t, x: density(t, x, data), white, num, path, basis, offsets)
+        others = whitened_around(lambda t, x: density(t, x, data), white, plan, basis, offsets[1:])
+        return leg(key, lambda t, x: density(t, x, data), white, others, plan, num, path)
 
     each = (8 * num + offsets.shape[0] * modes.shape[1]) * modes.shape[1]
     whites, complete, profile = over_groups(model, at_mode, modes, each=each)
@@ -143,7 +148,7 @@ def look(
 
 
 def profile_information(
-    density: Callable, white: White
+    density: Callable, white: White, plan: Plan
 ) -> tuple[Float[Array, "P P"], Float[Array, "P P"]]:
     """Minus the Hessian of log p in theta at the mode, and the same with x at its mode all along.
 
@@ -151,7 +156,8 @@ def profile_information(
     """
     size = white.theta.size
     complete = -jax.hessian(lambda t: density(t, white.mode))(white.theta)
-    pulls = _pulls(density, white, jnp.eye(size, dtype=white.theta.dtype)) @ white.root
+    pulls = _pulls(density, white, jnp.eye(size, dtype=white.theta.dtype))
+    pulls = _with_plan(white, plan).to_white_gradient(pulls)
     return complete, complete - pulls @ pulls.T
 
 
@@ -212,20 +218,20 @@ def leg(
     key,
     density: Callable,
     white: White,
+    others: White,
+    plan: Plan,
     num: int,
     path: Path,
-    basis: Float[Array, "P P"],
-    offsets: np.ndarray,
 ) -> Leg:
-    """One group's leg; `density(theta, x)` is its log p."""
+    """One group's leg; `density(theta, x)` is its log p, and the others are the thetas around."""
     key_draw, key_leg, key_after = jax.random.split(key, 3)
-    mode = white.mode
-    others = whitened_around(density, white, basis, offsets[1:])
+    mode, factor = white.mode, _with_plan(white, plan)
+    slope = jax.vmap(jax.value_and_grad(lambda x: density(white.theta, x) - white.level))
 
-    def relative(z):
-        return log_density(density, white, z) - white.level
+    def visit(z):
+        value, gradient = slope(mode + factor.from_white(z))
+        return value + white.log_det, factor.to_white_gradient(gradient)
 
-    visit = jax.vmap(jax.value_and_grad(relative))
     half = jax.random.normal(key_draw, (num // 2, mode.size), mode.dtype)
     z = jnp.concatenate([half, -half])  # in pairs: what is odd in z starts without noise
     zero = jnp.zeros((), mode.dtype)
@@ -242,15 +248,15 @@ def leg(
     def after(k, carry):
         cloud, sums = carry
         cloud = _move(jax.random.fold_in(key_after, k), visit, cloud, None, path)
-        return cloud, sums + _ratios(density, white, others, cloud)
+        return cloud, sums + _ratios(density, white, others, plan, cloud)
 
-    none = jnp.zeros((len(offsets) - 1,), mode.dtype)
-    cloud, ratios = lax.fori_loop(0, path.num_after, after, (cloud, none))
+    zeros = jnp.zeros_like(others.level)
+    cloud, ratios = lax.fori_loop(0, path.num_after, after, (cloud, zeros))
     exact = jnp.append(log_z, log_z + jnp.log1p(ratios / path.num_after))
     by_laplace = jnp.append(white.laplace, others.laplace)
     return Leg(
         mode,
-        mode + cloud.place.z @ white.root.T,
+        mode + factor.from_white(cloud.place.z),
         cloud.log_weights,
         jnp.where(path.num_temperatures > 0, exact, by_laplace),
         jnp.sum(~jnp.isfinite(cloud.place.value), dtype=jnp.int32),
@@ -260,21 +266,19 @@ def leg(
     )
 
 
-def log_density(density: Callable, white: White, z: Float[Array, " D"]) -> Float[Array, ""]:
-    """log p~ of z."""
-    x = white.mode + jnp.matmul(white.root, z, precision="highest")
-    return density(white.theta, x) + white.log_det
+def _with_plan(white: White, plan: Plan) -> Factor:
+    return dataclasses.replace(white.factor, plan=plan)
 
 
-def _ratios(density, white: White, others: White, cloud: Cloud) -> Float[Array, " S"]:
+def _ratios(density, white: White, others: White, plan: Plan, cloud: Cloud) -> Float[Array, " S"]:
     """Z at each theta around over Z here, less one, by the weighted particles."""
     weights = weight_math.normalise(cloud.log_weights[None])[0]
-    here = jax.vmap(lambda z: log_density(density, white, z) - white.level)(cloud.place.z)
 
     def one(other: White):
-        # The levels first: their difference is exact, and what is left is small.
-        there = jax.vmap(lambda z: log_density(density, other, z) - white.level)(cloud.place.z)
-        ratio = jnp.expm1(there - here)
+        x = other.mode + _with_plan(other, plan).from_white(cloud.place.z)
+        # The level first: that difference is exact, and what is left is small.
+        value = jax.vmap(lambda x: density(other.theta, x) - white.level)(x) + other.log_det
+        ratio = jnp.expm1(value - cloud.place.value)
         return jnp.sum(jnp.where(weights > 0, weights * ratio, 0.0))
 
     return lax.map(one, others)
@@ -337,70 +341,69 @@ def _resampled(key, cloud: Cloud) -> Cloud:
     return lax.cond(is_low, resample, lambda cloud: cloud, cloud)
 
 
-def whitened(log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"]) -> White:
+def plan_for(model: Model) -> Plan:
+    """That of the model's structure; else a dense one."""
+    return plan_of(Pattern.dense(ravel_latent(model)[0].size)) if model.plan is None else model.plan
+
+
+class Search(NamedTuple):
+    """On the way to the mode."""
+
+    step: Int[Array, ""]
+    x: Float[Array, " D"]
+    value: Float[Array, ""]
+    gradient: Float[Array, " D"]
+    ridge: Float[Array, ""]
+    done: Bool[Array, ""]
+
+
+def whitened(
+    log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"], plan: Plan
+) -> White:
     """The mode near x by Newton's method, and the curvature there.
 
-    The damping grows where a step fails or the Hessian is not positive definite.
+    A ridge grows where a step fails or the Hessian is not positive definite.
     """
     slope = jax.value_and_grad(log_p)
 
-    def direction(x, gradient, damping):
-        H = hessian(lambda v: -log_p(v), x)
-        factor = _factor(H, damping)
-        step = jax.scipy.linalg.cho_solve((factor, True), gradient)
-        return step, jnp.all(jnp.isfinite(factor))
+    def body(at: Search) -> Search:
+        factor = factorise(plan, products(jax.grad(lambda v: -log_p(v)), at.x, plan), at.ridge)
+        step = jnp.where(factor.positive, factor.solve(at.gradient), 0.0)
+        gain = at.gradient @ step
+        value, gradient = slope(at.x + step)
+        slack = 4 * jnp.finfo(x.dtype).eps * jnp.abs(at.value)
+        better = factor.positive & (value >= at.value - slack) & jnp.all(jnp.isfinite(gradient))
+        done = factor.positive & (at.ridge == 0) & (gain < 1e-3 + slack)  # nothing left to gain
+        relaxed = jnp.where(at.ridge > 1e-3, at.ridge / 8, 0.0)
+        ridge = jnp.where(better, relaxed, 8 * at.ridge + 0.01)
+        new = (at.x + step, value, gradient), (at.x, at.value, at.gradient)
+        return Search(at.step + 1, *trees.select(better, *new), ridge, done)
 
-    def body(carry):
-        k, x, value, gradient, damping, _ = carry
-        step, positive = direction(x, gradient, damping)
-        step = jnp.where(positive, step, 0.0)
-        gain = gradient @ step
-        new = x + step
-        new_value, new_gradient = slope(new)
-        slack = 4 * jnp.finfo(x.dtype).eps * jnp.abs(value)
-        better = positive & (new_value >= value - slack) & jnp.all(jnp.isfinite(new_gradient))
-        small = positive & (damping == 0) & (gain < 1e-3 + slack)  # nothing left to gain
-        x, value = jnp.where(better, new, x), jnp.where(better, new_value, value)
-        gradient = jnp.where(better, new_gradient, gradient)
-        relaxed = jnp.where(damping > 1e-3, damping / 8, 0.0)
-        return k + 1, x, value, gradient, jnp.where(better, relaxed, 8 * damping + 0.01), small
-
-    value, gradient = slope(x)
     zero = jnp.zeros((), x.dtype)
-    first = jnp.zeros((), jnp.int32), x, value, gradient, zero, jnp.zeros((), bool)
-    _, x, value, *_ = lax.while_loop(lambda c: (c[0] < MODE_STEPS) & ~c[5], body, first)
-    return _white(log_p, theta, x)
+    first = Search(jnp.zeros((), jnp.int32), x, *slope(x), zero, jnp.zeros((), bool))
+    end = lax.while_loop(lambda at: (at.step < MODE_STEPS) & ~at.done, body, first)
+    return _white(log_p, theta, end.x, plan)
 
 
 def whitened_around(
-    density: Callable, white: White, basis: Float[Array, "P P"], offsets: np.ndarray
+    density: Callable, white: White, plan: Plan, basis: Float[Array, "P P"], offsets: np.ndarray
 ) -> White:
     """The same at theta + basis offset for each offset, where the mode is to first order."""
-    pulls = _pulls(density, white, basis)
-    shifts = pulls @ white.root @ white.root.T  # of the mode, by the implicit function theorem
+    # By the implicit function theorem.
+    shifts = _with_plan(white, plan).solve(_pulls(density, white, basis))
 
     def one(offset):
         theta = white.theta + basis @ offset
-        return _white(lambda x: density(theta, x), theta, white.mode + offset @ shifts)
+        return _white(lambda x: density(theta, x), theta, white.mode + offset @ shifts, plan)
 
     return lax.map(one, jnp.asarray(offsets, white.theta.dtype))
 
 
-def _white(log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"]) -> White:
+def _white(log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"], plan: Plan) -> White:
     """The curvature at x; where it is not positive, raised until it is."""
-    H = hessian(lambda v: -log_p(v), x)
-    factor = _factor(H, 0.0)
-    factor = jnp.where(jnp.all(jnp.isfinite(factor)), factor, _factor(H, 1.0))
-    one = jnp.eye(x.size, dtype=x.dtype)
-    root = jax.scipy.linalg.solve_triangular(factor, one, lower=True).T
+    factor = factorise_positive(plan, products(jax.grad(lambda v: -log_p(v)), x, plan))
     value, gradient = jax.value_and_grad(log_p)(x)
-    short = jnp.sum((gradient @ root) ** 2) / 2  # of the maximum
-    log_det = jnp.sum(jnp.log(jnp.diagonal(root)))
+    short = jnp.sum(factor.to_white_gradient(gradient) ** 2) / 2  # of the maximum
+    log_det = -factor.log_det / 2
     laplace = value + short + log_det + x.size / 2 * LOG_2PI
-    return White(theta, x, root, log_det, value, laplace)
-
-
-def _factor(H: Float[Array, "D D"], damping) -> Float[Array, "D D"]:
-    diagonal = jnp.abs(jnp.diagonal(H))
-    raised = damping * jnp.maximum(diagonal, 1e-6 * jnp.max(diagonal) + 1e-12)
-    return jnp.linalg.cholesky(H + jnp.diag(raised))
+    return White(theta, x, dataclasses.replace(factor, plan=None), log_det, value, laplace)
