@@ -24,7 +24,7 @@ from jalax._model.types import Cloud, State
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._reference import legs, points
-from jalax._reference.mode_search import DENSE_UP_TO
+from jalax._reference.compressed import checked_plan
 from jalax._reference.group_points import (
     MOST_ROUNDS,
     Pass,
@@ -36,6 +36,7 @@ from jalax._reference.group_points import (
     no_sums,
     relative_variance,
 )
+from jalax._reference.mode_search import DENSE_UP_TO
 
 CLIMBING, MEASURING, DONE = range(3)
 LONGEST = 3.0  # standard errors that theta may move in the first step
@@ -128,21 +129,34 @@ class Scoring(Algorithm):
         if reason := self.unsuitable(model):
             raise ValueError(f"{reason}: use jalax.JALAEM().")
 
-    def check_theta(self, theta: Tree) -> None:
-        if reason := self.too_many(theta):
+    def check_theta(self, theta: Tree, model: Model) -> None:
+        if reason := self.too_many(theta, model):
             raise ValueError(f"{reason}: use jalax.JALAEM().")
+
+    def prepared(self, model: Model, theta: Tree) -> Model:
+        if not by_legs(model) or model.structure is None or model.plan is not None:
+            return model
+        return model.replace(plan=checked_plan(model, theta))
 
     @staticmethod
     def unsuitable(model: Model) -> str:
         """Why it cannot fit a model; "" if it can."""
-        if (size := trees.size(model.latent)) > DENSE_UP_TO:
+        if (size := trees.size(model.latent)) > DENSE_UP_TO and model.structure is None:
             where = "a group" if model.grouped else "the model"
-            return f"{where} has {size} latents, and Scoring is for up to {DENSE_UP_TO}"
+            return (
+                f"{where} has {size} latents, and Scoring is for up to {DENSE_UP_TO}, or more with "
+                "jalax.Model(..., structure=...)"
+            )
         return ""
 
     @staticmethod
-    def too_many(theta: Tree) -> str:
+    def too_many(theta: Tree, model: Model) -> str:
         """Why theta is too large for it; "" if it is not."""
+        if by_legs(model) and trees.size(theta) > MOST_NUMBERS:
+            return (
+                f"theta has {trees.size(theta)} numbers, and with more than "
+                f"{points.LATENTS_UP_TO} latents in a group Scoring is for up to {MOST_NUMBERS}"
+            )
         if information.fits(theta):
             return ""
         return (

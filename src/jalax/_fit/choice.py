@@ -67,7 +67,7 @@ def why_not_scoring(
         return "because a start was given, and Scoring has none"
     if num_particles is not None and not Scoring.can_have(num_particles):
         return f"because Scoring has a power of two points, and num_particles is {num_particles}"
-    if reason := Scoring.unsuitable(model) or Scoring.too_many(theta):
+    if reason := Scoring.unsuitable(model) or Scoring.too_many(theta, model):
         return f"because {reason}"
     return ""
 

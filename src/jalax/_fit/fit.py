@@ -176,16 +176,18 @@ def _run(
     resumes: bool = True,
 ) -> tuple[Run, Status, str]:
     """From theta, or a state, to the end of the loop; `resumes`: from a checkpoint if there is."""
-    model = asked.model
-    algorithm.check(model)
+    algorithm.check(asked.model)
     num_steps = _num_steps(asked.num_steps, algorithm)
     key_start, key_run = split(asked.key)
     capacity = capacity_of(asked.chunk_size)
     begin: Start | None = None
     if state is None:
-        checks.check_log_joint(model, theta)
+        checks.check_log_joint(asked.model, theta)
+    model = algorithm.prepared(asked.model, theta)
+    asked = asked._replace(model=model)
+    if state is None:
         algorithm = algorithm.filled(theta).canonical()
-        algorithm.check_theta(theta)
+        algorithm.check_theta(theta, model)
         begin, first = _begin(asked, key_start, algorithm, theta, capacity)
     else:
         algorithm = algorithm.filled(theta).canonical()

@@ -113,8 +113,12 @@ class Algorithm(Workload):
         """With an object for every option that depends on theta and was left out."""
         return self
 
-    def check_theta(self, theta: Tree) -> None:
+    def check_theta(self, theta: Tree, model: Model) -> None:
         """Raise a sentence if the options do not fit the start value."""
+
+    def prepared(self, model: Model, theta: Tree) -> Model:
+        """The model with what its programs take from the host, such as the plan of its Hessian."""
+        return model
 
     @property
     def stops_by_itself(self) -> bool:

@@ -49,6 +49,15 @@ class Pattern:
         return f"Pattern({self.size} latents, {self.rows.size} entries on and below the diagonal)"
 
 
+def meeting(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs of latents that meet in a row of the data, as `structure=` takes them.
+
+    Each row of `positions` has those of its latents in the ravelled latent.
+    """
+    first, second = np.tril_indices(positions.shape[1])
+    return positions[:, first].ravel(), positions[:, second].ravel()
+
+
 def as_pattern(value: Any, size: int) -> Pattern:
     """The pattern that `structure=` stands for, of a latent of so many numbers."""
     if isinstance(value, Pattern):

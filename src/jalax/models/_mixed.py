@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from jalax._model.groups import by_group
 from jalax._model.model import GroupedModel, Model, Outside
+from jalax._model.structure import meeting
 
 from . import _checks
 from ._families import gammaln
@@ -207,7 +208,10 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
     theta = _first_theta(design, family)
     if outer is None:
         arrays = _checks.to_jax(rows)
-        model = Model(log_joint, latent, arrays, theta=theta, constrain=_constrain)
+        structure = _structure(latent, rows["level"])
+        model = Model(
+            log_joint, latent, arrays, theta=theta, constrain=_constrain, structure=structure
+        )
     else:
         arrays = _checks.to_jax(jax.tree.map(lambda leaf: by_group(leaf, index, groups), rows))
         model = GroupedModel(log_joint, latent, arrays, theta=theta, constrain=_constrain)
@@ -218,6 +222,18 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
         observed=("y", "size"),
     )
     return model, MixedDesign(design, family, outer, levels)
+
+
+def _structure(latent: dict[str, Any], level: dict[str, np.ndarray]) -> Any:
+    """Of crossed factors: effects meet where their levels are in the same row."""
+    positions, begin = [], 0
+    for name in sorted(latent):  # the order of the ravelled latent
+        levels, effects = latent[name].shape
+        index = np.asarray(level[name])[:, None] if levels > 1 else 0
+        rows = len(level[name])
+        positions.append(np.broadcast_to(begin + index * effects + np.arange(effects), (rows, effects)))
+        begin += levels * effects
+    return meeting(np.concatenate(positions, axis=1))
 
 
 def _rows(design: Design, family: str) -> dict[str, Any]:

@@ -30,7 +30,13 @@ def _crossed(a: int, b: int, rows: int) -> Problem:
     return Problem(
         name=name,
         title=f"Simulated answers: two crossed factors of {a} and {b} levels",
-        model=Model(_log_joint, {"a": jnp.zeros(a), "b": jnp.zeros(b)}, data, theta=theta),
+        model=Model(
+            _log_joint,
+            {"a": jnp.zeros(a), "b": jnp.zeros(b)},
+            data,
+            theta=theta,
+            structure=(a + table["b"], table["a"]),
+        ),
         theta=theta,
         reference=reference(name),
         published=(),

@@ -11,6 +11,7 @@ import numpy as np
 
 from jalax._model.groups import positions
 from jalax._model.model import Model
+from jalax._model.structure import meeting
 from jalax.models._checks import to_jax
 
 from . import _data
@@ -51,6 +52,10 @@ def insteval(response: str = "gaussian", folder: str | os.PathLike | None = None
     service = table["service"].astype(float)
     levels = {factor: positions(table[factor])[1] for factor in FACTORS}
     latent = {factor: jnp.zeros(int(level.max()) + 1) for factor, level in levels.items()}
+    first = np.cumsum([0] + [latent[factor].size for factor in sorted(FACTORS)])
+    positions_of_rows = np.column_stack(
+        [begin + levels[factor] for begin, factor in zip(first, sorted(FACTORS), strict=False)]
+    )
     features = np.column_stack([np.ones_like(service), service])
     data = to_jax({"X": features, "y": table["y"], "level": levels})
     start = {"beta": np.zeros(2)} | {f"log_sd_{factor}": np.zeros(()) for factor in FACTORS}
@@ -69,7 +74,7 @@ def insteval(response: str = "gaussian", folder: str | os.PathLike | None = None
     return Problem(
         name=name,
         title=f"Evaluations of lectures: three crossed factors, {response}",
-        model=Model(log_joint, latent, data, theta=theta),
+        model=Model(log_joint, latent, data, theta=theta, structure=meeting(positions_of_rows)),
         theta=theta,
         reference=reference(name),
         published=(published,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jalax._model.model import Model
@@ -34,11 +35,13 @@ def pound_dollar() -> Problem:
     $y_t \sim N(0, e^{\mu + x_t})$; theta is {"atanh_phi", "log_sigma", "mu"}.
     """
     data = to_jax({"y": _data.table("pound_dollar.csv.gz")["y"]})
+    days = data["y"].size
+    neighbours = np.arange(1, days), np.arange(days - 1)
     theta = floats({"atanh_phi": 1.0, "log_sigma": -1.0, "mu": 0.0})
     return Problem(
         name="pound_dollar",
         title="Pound against dollar: stochastic volatility",
-        model=Model(_log_joint, jnp.zeros(data["y"].size), data, theta=theta),
+        model=Model(_log_joint, jnp.zeros(days), data, theta=theta, structure=neighbours),
         theta=theta,
         reference=reference("pound_dollar"),
         published=(

@@ -47,7 +47,13 @@ def verbagg() -> Problem:
     return Problem(
         name="verbagg",
         title="Verbal aggression: logistic regression with crossed persons and items",
-        model=Model(logistic_effects, latent, data, theta=theta),
+        model=Model(
+            logistic_effects,
+            latent,
+            data,
+            theta=theta,
+            structure=(latent["id"].size + levels["item"], levels["id"]),
+        ),
         theta=theta,
         reference=reference("verbagg"),
         published=(Published(-4075.7, "Laplace (glmer, glmmTMB)", "lme4, VerbAgg"),),
