@@ -50,7 +50,7 @@ TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and the
 MAX_REJECTED = 20  # trials in a row
 # By legs: log p has noise, though the same at every theta of the climb.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.02, 0.3
-NUM_PARTICLES, NUM_AFTER, STEP_SIZE = 64, 8, 0.3
+NUM_PARTICLES, NUM_AFTER, STEP_SIZE = 256, 2, 0.3
 FIRST_LEG, LONGEST_LEG = 16, 256  # temperatures
 LEG_ERROR = 0.03  # of log p, that the measurements together aim at
 MOST_NUMBERS = 12  # of theta: log p is looked at around it in all directions, two at a time
@@ -313,7 +313,7 @@ def _with_legs(memory: Memory, spread, num: int) -> Memory:
     assert path is not None
     by_laplace = path.num_temperatures == 0
     more = jnp.ceil(path.num_temperatures * spread / (num * LEG_ERROR**2)).astype(jnp.int32)
-    enough = jnp.clip(more, FIRST_LEG, LONGEST_LEG)
+    enough = jnp.asarray(FIRST_LEG)
     enough = jnp.where(memory.sums.number > 0, path.num_temperatures, enough)  # not while measuring
     temperatures = jnp.where(by_laplace, FIRST_LEG, enough)
     temperatures = jnp.where(ends, temperatures, path.num_temperatures)

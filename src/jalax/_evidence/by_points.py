@@ -22,7 +22,7 @@ from jalax._model.evaluation import ravel_latent
 from jalax._model.information import Moments
 from jalax._model.model import Model
 from jalax._particles import trees, weight_math
-from jalax._particles.pareto import NO_VARIANCE, pareto_k
+from jalax._particles.pareto import NO_VARIANCE, USUAL_LIMIT, pareto_k
 from jalax._particles.trees import Tree
 from jalax._reference import group_points, points
 from jalax._reference.group_points import Sums
@@ -115,6 +115,7 @@ def total_of(seen: Measurement, added: np.ndarray | None, scores: bool = True) -
         rounded,
         NO_VARIANCE,  # their errors come from independent shifts, not from the weights alone
         seen.laplace,
+        NO_VARIANCE if seen.num_temperatures == 1 else USUAL_LIMIT,  # moves make up for some tail
     )
 
 

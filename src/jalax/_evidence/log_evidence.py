@@ -267,9 +267,10 @@ def report(total: Total, messages: list[str], temperatures: int, asked: float) -
     error, groups = total.error, total.groups + total.variance / 2
     if not np.isfinite(groups).all():
         messages.append("the estimate is not finite")
-    if total.k_hat >= NO_VARIANCE:
+    if total.k_hat >= total.doubtful_k_hat:
         messages.append(
-            f"Pareto k-hat {total.k_hat:.2f} is {NO_VARIANCE} or more: the reference misses part "
+            f"Pareto k-hat {total.k_hat:.2f} is {total.doubtful_k_hat} or more: the reference "
+            "misses part "
             "of the posterior's tails"
         )
     if total.variance.max() > 0.25:

@@ -19,7 +19,7 @@ from jalax._model import batching, evaluation, information, sharding
 from jalax._model.information import FLAT, Moments
 from jalax._model.model import Model
 from jalax._particles import trees, weight_math
-from jalax._particles.pareto import SURE_VARIANCE, USUAL_LIMIT
+from jalax._particles.pareto import NO_VARIANCE, SURE_VARIANCE, USUAL_LIMIT
 from jalax._particles.trees import Tree
 from jalax._reference import curvature, tempering
 from jalax._reference.references import AtMode, Prepared, fitted_to, normalisation
@@ -88,6 +88,7 @@ class Total:
     rounding: float = 0.0  # of the sum over all groups
     most_k_hat: float = SURE_VARIANCE
     laplace: float | None = None  # log p by Laplace's approximation
+    doubtful_k_hat: float = NO_VARIANCE
 
     @property
     def trusted(self) -> bool:

@@ -118,13 +118,14 @@ def fit(
     assert key is not None
     callbacks = check_callbacks(callbacks, progress)
     model = checks.prepare_model(model)
-    layout = sharding.layout_for(model, mesh)
+    layout, structure = sharding.layout_for(model, mesh), model.structure
     given = layouts.with_auto_axes((model, theta, key, algorithm, start, state))
     model, theta, key, algorithm, start, state = given
     with layouts.use_mesh(layout), naming_knobs(model.grouped):
         algorithm = None if algorithm is None else checked(algorithm)
         batches = {"group_batch": group_batch, "particle_batch": particle_batch}
-        model = model.replace(**{name: n for name, n in batches.items() if n is not None})
+        given_batches = {name: n for name, n in batches.items() if n is not None}
+        model = model.replace(**given_batches, structure=structure)
         model = sharding.lay_out(model, layout)
         if state is None or isinstance(state, SavedState):
             theta = checks.prepare_theta(theta, model)

@@ -39,6 +39,7 @@ from jalax._reference.plan import Plan, plan_of
 
 LOW = 0.5  # resample below this share of the particles
 MODE_STEPS = 60  # of Newton's method; two or three where theta has hardly moved
+COMPARED = 64  # particles, at each theta around: they hardly differ there
 APART = 0.2  # standard errors from theta to those around it
 BOTH_SIDES_UP_TO = 6  # numbers of theta, for mixed differences
 
@@ -271,14 +272,16 @@ def _with_plan(white: White, plan: Plan) -> Factor:
 
 
 def _ratios(density, white: White, others: White, plan: Plan, cloud: Cloud) -> Float[Array, " S"]:
-    """Z at each theta around over Z here, less one, by the weighted particles."""
-    weights = weight_math.normalise(cloud.log_weights[None])[0]
+    """Z at each theta around over Z here, less one, by some of the weighted particles."""
+    every = max(1, cloud.log_weights.size // COMPARED)
+    weights = weight_math.normalise(cloud.log_weights[None, ::every])[0]
+    z, here = cloud.place.z[::every], cloud.place.value[::every]
 
     def one(other: White):
-        x = other.mode + _with_plan(other, plan).from_white(cloud.place.z)
+        x = other.mode + _with_plan(other, plan).from_white(z)
         # The level first: that difference is exact, and what is left is small.
         value = jax.vmap(lambda x: density(other.theta, x) - white.level)(x) + other.log_det
-        ratio = jnp.expm1(value - cloud.place.value)
+        ratio = jnp.expm1(value - here)
         return jnp.sum(jnp.where(weights > 0, weights * ratio, 0.0))
 
     return lax.map(one, others)
