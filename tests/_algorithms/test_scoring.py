@@ -241,9 +241,9 @@ def test_points_without_density_have_no_weight(x64):
 
 
 def test_it_says_what_it_is_not_for():
-    many = jalax.Model(lambda theta, x, data: -jnp.sum((x - theta) ** 2), jnp.zeros(40))
+    many = jalax.Model(lambda theta, x, data: -jnp.sum((x - theta) ** 2), jnp.zeros(2001))
     with pytest.raises(
-        ValueError, match=r"has 40 latents, and Scoring is for up to 32: use jalax.JALAEM"
+        ValueError, match=r"has 2001 latents, and Scoring is for up to 2000.*: use jalax.JALAEM"
     ):
         fit(many, 0.0)
     problem = problems.pumps()

@@ -70,10 +70,16 @@ def far_too_many(theta, x, data):
         (groups, ZERO, {"start": jalax.Laplace()}, "a start was given, and Scoring has none"),
         (groups, ZERO, {"num_particles": 300}, "a power of two points, and num_particles is 300"),
         (
-            lambda: jalax.Model(far_too_many, jnp.zeros(40)),
+            lambda: jalax.Model(far_too_many, jnp.zeros(2001)),
             0.0,
             {},
-            "the model has 40 latents, and Scoring is for up to 32",
+            "the model has 2001 latents, and Scoring is for up to 2000, or more with jalax.Model(",
+        ),
+        (
+            lambda: jalax.Model(lambda t, x, y: -jnp.sum((x - jnp.sum(t)) ** 2), jnp.zeros(40)),
+            np.zeros(13),
+            {},
+            "theta has 13 numbers, and with more than 32 latents in a group Scoring is for up to",
         ),
         (
             lambda: jalax.GroupedModel(

@@ -72,7 +72,10 @@ def test_small_factors(size, x64):
 def test_the_mode_of_a_skewed_density(first, x64):
     """log p = a x - b e^x: the mode is log(a / b), its curvature a; from far away as well."""
     a, b = 3.0, 2.0
-    mode, root, log_det = follow_mode(lambda x: jnp.sum(a * x - b * jnp.exp(x)), jnp.full(2, first))
+    mode, value, root, log_det = follow_mode(
+        lambda x: jnp.sum(a * x - b * jnp.exp(x)), jnp.full(2, first)
+    )
     np.testing.assert_allclose(mode, np.log(a / b), atol=1e-6)
+    np.testing.assert_allclose(value, 2 * (a * np.log(a / b) - a), atol=1e-5)
     np.testing.assert_allclose(root, np.eye(2) / np.sqrt(a), atol=1e-5)
     np.testing.assert_allclose(log_det, -np.log(a), atol=1e-5)

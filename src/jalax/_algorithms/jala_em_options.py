@@ -151,7 +151,7 @@ class JALAEMOptions(Algorithm):
         if self.minibatch is not None:
             minibatches.check(self.minibatch, model)
 
-    def check_theta(self, theta: Tree, model: Model) -> None:
+    def check_theta(self, theta: Tree) -> None:
         if self.project is not None:
             check_projection(self.project, theta)
 

@@ -51,8 +51,8 @@ MAX_REJECTED = 20  # trials in a row
 # By legs: log p has noise, though the same at every theta of the climb.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.02, 0.3
 NUM_PARTICLES, NUM_AFTER, STEP_SIZE = 256, 2, 0.3
-FIRST_LEG, LONGEST_LEG = 16, 256  # temperatures
-LEG_ERROR = 0.03  # of log p, that the measurements together aim at
+FIRST_LEG, LONGEST_LEG = 16, 128  # temperatures
+LARGE_SPREAD = 20.0  # of N weights: log Z of a leg varies by the root of a twelfth
 MOST_NUMBERS = 12  # of theta: log p is looked at around it in all directions, two at a time
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
 
@@ -129,11 +129,13 @@ class Scoring(Algorithm):
         if reason := self.unsuitable(model):
             raise ValueError(f"{reason}: use jalax.JALAEM().")
 
-    def check_theta(self, theta: Tree, model: Model) -> None:
-        if reason := self.too_many(theta, model):
+    def check_theta(self, theta: Tree) -> None:
+        if reason := self.too_many(theta):
             raise ValueError(f"{reason}: use jalax.JALAEM().")
 
     def prepared(self, model: Model, theta: Tree) -> Model:
+        if reason := self.too_many_for_legs(model, theta):
+            raise ValueError(f"{reason}: use jalax.JALAEM().")
         if not by_legs(model) or model.structure is None or model.plan is not None:
             return model
         return model.replace(plan=checked_plan(model, theta))
@@ -150,13 +152,18 @@ class Scoring(Algorithm):
         return ""
 
     @staticmethod
-    def too_many(theta: Tree, model: Model) -> str:
+    def too_many_for_legs(model: Model, theta: Tree) -> str:
+        """Why theta is too large where log p is measured by legs; "" if it is not."""
+        if not by_legs(model) or trees.size(theta) <= MOST_NUMBERS:
+            return ""
+        return (
+            f"theta has {trees.size(theta)} numbers, and with more than {points.LATENTS_UP_TO} "
+            f"latents in a group Scoring is for up to {MOST_NUMBERS}"
+        )
+
+    @staticmethod
+    def too_many(theta: Tree) -> str:
         """Why theta is too large for it; "" if it is not."""
-        if by_legs(model) and trees.size(theta) > MOST_NUMBERS:
-            return (
-                f"theta has {trees.size(theta)} numbers, and with more than "
-                f"{points.LATENTS_UP_TO} latents in a group Scoring is for up to {MOST_NUMBERS}"
-            )
         if information.fits(theta):
             return ""
         return (
@@ -189,8 +196,8 @@ class Scoring(Algorithm):
         groups, num = cloud.log_weights.shape
         if not self.can_have(num):
             raise ValueError(
-                f"the points of Scoring are a power of two in number, such as 256 or 1024, and at least "
-                f"{self.min_particles}; num_particles is {num}."
+                "the points of Scoring are a power of two in number, such as 256 or 1024, and at "
+                f"least {self.min_particles}; num_particles is {num}."
             )
         flat, _ = ravel_pytree(theta)
         example, _ = ravel_latent(model)
@@ -225,7 +232,7 @@ class Scoring(Algorithm):
         accepted = _is_finite(seen) & (~climbing | (rise >= -slack))
         after = self._climb(memory, seen, accepted, flat, rise, state.step)
         if spread is not None:
-            after = _with_legs(after, spread, self.num_measurements * num)
+            after = _with_legs(after, spread)
         after = trees.select(climbing, after, self._measure(model, memory, seen, accepted))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
@@ -304,20 +311,16 @@ def by_legs(model: Model) -> bool:
     return trees.size(model.latent) > points.LATENTS_UP_TO
 
 
-def _with_legs(memory: Memory, spread, num: int) -> Memory:
+def _with_legs(memory: Memory, spread) -> Memory:
     """Where a climb on Laplace's approximation ends, one on log p begins from there.
 
-    Where that ends, as many temperatures as the measurements need, by what the spread was.
+    Where that ends, the legs of the measurements are longer if their spread was large.
     """
     path, ends = memory.path, memory.phase != CLIMBING
     assert path is not None
-    by_laplace = path.num_temperatures == 0
-    more = jnp.ceil(path.num_temperatures * spread / (num * LEG_ERROR**2)).astype(jnp.int32)
-    enough = jnp.asarray(FIRST_LEG)
-    enough = jnp.where(memory.sums.number > 0, path.num_temperatures, enough)  # not while measuring
-    temperatures = jnp.where(by_laplace, FIRST_LEG, enough)
-    temperatures = jnp.where(ends, temperatures, path.num_temperatures)
-    begins = ends & by_laplace
+    begins, climbed = ends & (path.num_temperatures == 0), memory.sums.number == 0
+    longer = jnp.clip(FIRST_LEG * spread / LARGE_SPREAD, FIRST_LEG, LONGEST_LEG)
+    longer = jnp.where(ends & climbed, longer.astype(jnp.int32), path.num_temperatures)
     here = memory.here
     return memory._replace(
         phase=jnp.where(begins, CLIMBING, memory.phase).astype(jnp.int32),
@@ -325,8 +328,8 @@ def _with_legs(memory: Memory, spread, num: int) -> Memory:
         foreseen=jnp.where(begins, 0.0, memory.foreseen),
         rejected=jnp.where(begins, 0, memory.rejected),
         path=path._replace(
-            num_temperatures=temperatures.astype(jnp.int32),
-            num_after=jnp.where(temperatures > 0, NUM_AFTER, 0).astype(jnp.int32),
+            num_temperatures=jnp.where(begins, FIRST_LEG, longer).astype(jnp.int32),
+            num_after=jnp.where(ends, NUM_AFTER, path.num_after).astype(jnp.int32),
         ),
     )
 

@@ -91,8 +91,8 @@ def _is_clear(total: Total, budget: Budget) -> bool:
 def total_of(seen: Measurement, added: np.ndarray | None, scores: bool = True) -> Total:
     """The evidence of a measurement, without what float32 has `added` to log_joint.
 
-    That is known at the modes, see `rounding`; elsewhere it may be as large, with either sign, and half a unit in
-    the last place of log p may have the same sign in every group.
+    That is known at the modes, see `rounding`; elsewhere it may be as large, with either sign, and
+    half a unit in the last place of log p may have the same sign in every group.
     """
     eps, size = float(np.finfo(seen.modes.dtype).eps), np.abs(seen.groups)
     if added is None:

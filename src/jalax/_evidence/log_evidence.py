@@ -30,7 +30,6 @@ from jalax._evidence.rounds import (
 from jalax._model import checks, sharding
 from jalax._model.information import Moments
 from jalax._model.model import Model
-from jalax._particles.pareto import NO_VARIANCE
 from jalax._particles.trees import Tree
 from jalax._reference.references import (
     AtMode,
@@ -270,8 +269,7 @@ def report(total: Total, messages: list[str], temperatures: int, asked: float) -
     if total.k_hat >= total.doubtful_k_hat:
         messages.append(
             f"Pareto k-hat {total.k_hat:.2f} is {total.doubtful_k_hat} or more: the reference "
-            "misses part "
-            "of the posterior's tails"
+            "misses part of the posterior's tails"
         )
     if total.variance.max() > 0.25:
         messages.append("the replicates disagree by factors: the posterior is not explored")

@@ -27,6 +27,7 @@ from jalax._particles.trees import Tree
 # where less than the second is left, a standard error as large as theta is that of a boundary.
 LEAST_SHARE, SMALL_SHARE = 50, 1e-3  # the first in units of the last place
 LOST = 2e-6  # what points cannot tell from zero
+SHORT_BY_LEGS = 0.15  # of a standard error: a last step that Newton's method may take
 
 
 def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
@@ -55,7 +56,8 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     )
     # The climb ended where the points of one measurement have their maximum, not all together.
     one = seen.num_measured * float(np.einsum("ij,ji->", inverse, noise))
-    settled = length <= max(0.03 * np.sqrt(score.size), 3 * np.sqrt(max(one, 0.0)))
+    short = 0.03 if seen.num_temperatures == 1 else SHORT_BY_LEGS
+    settled = length <= max(short * np.sqrt(score.size), 3 * np.sqrt(max(one, 0.0)))
     settled = settled and not is_lost(seen)
     uphill = uncertainty.describe_flat(uphill_of(score, noise, metric, known))
     total = total_of(seen, rounding(model, theta, seen.modes))

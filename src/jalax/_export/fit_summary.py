@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -75,6 +77,7 @@ def evidence_rows(result: FitRecord) -> list[tuple[str, tuple[Cell, ...]]]:
     evidence = result.known_evidence
     if evidence is not None:
         rows.append(("log evidence", (f"{evidence.value:.4f} +- {evidence.error:.2g}",)))
+        rows += _laplace(evidence)
         rows += [("", (f"not to be trusted: {message}",)) for message in evidence.messages]
     if result.path_value is not None and result.relative:
         rows.append(("log Z / Z_0 (path)", (f"{result.path_value:.3f}, relative to theta_0",)))
@@ -102,3 +105,14 @@ def _numbers(values: np.ndarray) -> str:
         return f"{values.item():.5g}"
     shown = " ".join(f"{value:.5g}" for value in values.ravel()[:6])
     return shown + (f" ... ({values.size} in all)" if values.size > 6 else "")
+
+
+def _laplace(evidence: Any) -> list[tuple[str, tuple[str, ...]]]:
+    """How wrong Laplace's approximation is, where that is known and to be seen."""
+    if evidence.laplace is None:
+        return []
+    off = evidence.laplace - evidence.value
+    if abs(off) < max(0.05, 4.5 * evidence.error):
+        return []
+    word = "low" if off < 0 else "high"
+    return [("  by Laplace", (f"{evidence.laplace:.2f}, {abs(off):.2g} too {word}",))]

@@ -67,9 +67,9 @@ def why_not_scoring(
         return "because a start was given, and Scoring has none"
     if num_particles is not None and not Scoring.can_have(num_particles):
         return f"because Scoring has a power of two points, and num_particles is {num_particles}"
-    if reason := Scoring.unsuitable(model) or Scoring.too_many(theta, model):
-        return f"because {reason}"
-    return ""
+    reason = Scoring.unsuitable(model) or Scoring.too_many(theta)
+    reason = reason or Scoring.too_many_for_legs(model, theta)
+    return f"because {reason}" if reason else ""
 
 
 class Verdict(NamedTuple):
@@ -96,6 +96,8 @@ def judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
     seen = run.algorithm.measurement(run.state)
     assert seen is not None
     end = measured.finished(run.model, run.state.theta, seen)
+    if seen.num_temperatures > 1:  # nobody else does better on many latents
+        return Verdict(end)
     if measured.is_lost(seen):
         doubt = "Scoring came to where no information about theta is left"
         return Verdict(None, doubt, run.theta_0)

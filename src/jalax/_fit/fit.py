@@ -188,7 +188,7 @@ def _run(
     asked = asked._replace(model=model)
     if state is None:
         algorithm = algorithm.filled(theta).canonical()
-        algorithm.check_theta(theta, model)
+        algorithm.check_theta(theta)
         begin, first = _begin(asked, key_start, algorithm, theta, capacity)
     else:
         algorithm = algorithm.filled(theta).canonical()

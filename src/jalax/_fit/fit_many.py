@@ -280,7 +280,7 @@ def _check(one: Inputs, i: int) -> None:
     try:
         one.algorithm.check(one.model)
         theta = checks.prepare_theta(one.theta, one.model)
-        one.algorithm.check_theta(theta, one.model)
+        one.algorithm.check_theta(theta)
     except (ValueError, TypeError) as error:
         error.add_note(f"in fit number {i} of fit_many")
         raise

@@ -113,7 +113,7 @@ class Algorithm(Workload):
         """With an object for every option that depends on theta and was left out."""
         return self
 
-    def check_theta(self, theta: Tree, model: Model) -> None:
+    def check_theta(self, theta: Tree) -> None:
         """Raise a sentence if the options do not fit the start value."""
 
     def prepared(self, model: Model, theta: Tree) -> Model:

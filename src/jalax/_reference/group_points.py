@@ -186,8 +186,9 @@ def look(
     mode, x, laplace, log_weights, log_p, score, complete, missing, dead = over_groups(
         model, of_group, modes, keys, each=each
     )
-    sums = (jnp.sum(part, axis=0) for part in (score, complete, missing, dead))
-    return Pass(mode, x, log_weights, log_p, *sums, laplace, log_weights - log_p[:, None])
+    score, complete, missing, dead = (jnp.sum(x, axis=0) for x in (score, complete, missing, dead))
+    carried = log_weights - log_p[:, None]
+    return Pass(mode, x, log_weights, log_p, score, complete, missing, dead, laplace, carried)
 
 
 def _weighed(

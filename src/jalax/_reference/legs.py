@@ -1,21 +1,20 @@
 r"""Jarzynski legs from the Laplace Gaussian to the posterior of a large latent, in one pass.
 
 With the mode m of a group, $H = L L^T$ its curvature and $x = m + L^{-T} z$, let
-$\tilde p_\theta(z) = p_\theta(x, y) / |L|$, whose integral over z is $p_\theta(y)$. The path of a leg
-is $\log \pi_\beta = (1 - \beta) \log N(z; 0, I) + \beta \log \tilde p_\theta(z)$ in K even steps of
-beta, with one move a step by the kernel that is exact for a Gaussian.
+$\tilde p_\theta(z) = p_\theta(x, y) / |L|$, whose integral over z is $p_\theta(y)$. The path of a
+leg is $\log \pi_\beta = (1 - \beta) \log N(z; 0, I) + \beta \log \tilde p_\theta(z)$ in K even
+steps of beta, with one move a step by the kernel that is exact for a Gaussian.
 
 At another theta' nearby, with its own m and L, z has nearly the same posterior, and
 
 $$p_{\theta'}(y) / p_\theta(y) = E[\tilde p_{\theta'}(z) / \tilde p_\theta(z)]$$
 
-over the posterior at theta: an identity, with hardly any noise. So the particles at the end of a leg
-tell log p at a few theta' around theta, and their differences are the score and the information.
+over the posterior at theta: an identity, with hardly any noise. So the particles at the end of a
+leg tell log p at a few theta' around theta: their differences are the score and the information.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -24,21 +23,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
-from jalax._model.evaluation import log_joint_of_vectors, over_groups, ravel_latent
+from jalax._model.evaluation import log_joint_of_vectors, over_groups
 from jalax._model.model import Model
-from jalax._model.structure import Pattern
-from jalax._particles import trees, weight_math
+from jalax._particles import weight_math
 from jalax._particles.resampling import systematic
 from jalax._particles.trees import Tree
-from jalax._reference.compressed import products
-from jalax._reference.factor import Factor, factorise, factorise_positive
 from jalax._reference.group_points import LOG_2PI, Pass
-from jalax._reference.plan import Plan, plan_of
+from jalax._reference.plan import Plan
+from jalax._reference.whitening import (
+    White,
+    plan_for,
+    profile_information,
+    whitened,
+    whitened_around,
+)
 
 LOW = 0.5  # resample below this share of the particles
-MODE_STEPS = 60  # of Newton's method; two or three where theta has hardly moved
 COMPARED = 64  # particles, at each theta around: they hardly differ there
 APART = 0.2  # standard errors from theta to those around it
 BOTH_SIDES_UP_TO = 6  # numbers of theta, for mixed differences
@@ -50,17 +52,6 @@ class Path(NamedTuple):
     num_temperatures: Int[Array, ""]  # K; 0: no leg, but Laplace's approximation
     num_after: Int[Array, ""]  # moves at beta = 1
     step_size: Float[Array, ""]  # h, in units of the curvature at the mode
-
-
-class White(NamedTuple):
-    """x = m + L^{-T} z at one theta, and the level of log p at m."""
-
-    theta: Float[Array, " P"]
-    mode: Float[Array, " D"]
-    factor: Factor  # of the curvature, without its plan, which is the same at every theta
-    log_det: Float[Array, ""]  # of L^{-T}
-    level: Float[Array, ""]
-    laplace: Float[Array, ""]  # log p by Laplace's approximation
 
 
 class Place(NamedTuple):
@@ -148,29 +139,6 @@ def look(
     return seen, jnp.max(legs.spread)
 
 
-def profile_information(
-    density: Callable, white: White, plan: Plan
-) -> tuple[Float[Array, "P P"], Float[Array, "P P"]]:
-    """Minus the Hessian of log p in theta at the mode, and the same with x at its mode all along.
-
-    The second is a rough idea of the information before any is known.
-    """
-    size = white.theta.size
-    complete = -jax.hessian(lambda t: density(t, white.mode))(white.theta)
-    pulls = _pulls(density, white, jnp.eye(size, dtype=white.theta.dtype))
-    pulls = _with_plan(white, plan).to_white_gradient(pulls)
-    return complete, complete - pulls @ pulls.T
-
-
-def _pulls(density: Callable, white: White, basis: Float[Array, "P P"]) -> Float[Array, "P D"]:
-    """How the x-gradient of log p at the mode changes with theta, along each column."""
-
-    def slope(t):
-        return jax.grad(density, argnums=1)(t, white.mode)
-
-    return jax.vmap(lambda v: jax.jvp(slope, (white.theta,), (v,))[1])(basis.T)
-
-
 def standard_errors(
     information: Float[Array, "P P"], complete: Float[Array, "P P"]
 ) -> Float[Array, "P P"]:
@@ -226,7 +194,7 @@ def leg(
 ) -> Leg:
     """One group's leg; `density(theta, x)` is its log p, and the others are the thetas around."""
     key_draw, key_leg, key_after = jax.random.split(key, 3)
-    mode, factor = white.mode, _with_plan(white, plan)
+    mode, factor = white.mode, white.with_plan(plan)
     slope = jax.vmap(jax.value_and_grad(lambda x: density(white.theta, x) - white.level))
 
     def visit(z):
@@ -267,10 +235,6 @@ def leg(
     )
 
 
-def _with_plan(white: White, plan: Plan) -> Factor:
-    return dataclasses.replace(white.factor, plan=plan)
-
-
 def _ratios(density, white: White, others: White, plan: Plan, cloud: Cloud) -> Float[Array, " S"]:
     """Z at each theta around over Z here, less one, by some of the weighted particles."""
     every = max(1, cloud.log_weights.size // COMPARED)
@@ -278,7 +242,7 @@ def _ratios(density, white: White, others: White, plan: Plan, cloud: Cloud) -> F
     z, here = cloud.place.z[::every], cloud.place.value[::every]
 
     def one(other: White):
-        x = other.mode + _with_plan(other, plan).from_white(z)
+        x = other.mode + other.with_plan(plan).from_white(z)
         # The level first: that difference is exact, and what is left is small.
         value = jax.vmap(lambda x: density(other.theta, x) - white.level)(x) + other.log_det
         ratio = jnp.expm1(value - here)
@@ -342,71 +306,3 @@ def _resampled(key, cloud: Cloud) -> Cloud:
 
     is_low = 1 / jnp.sum(weights**2) < LOW * num
     return lax.cond(is_low, resample, lambda cloud: cloud, cloud)
-
-
-def plan_for(model: Model) -> Plan:
-    """That of the model's structure; else a dense one."""
-    return plan_of(Pattern.dense(ravel_latent(model)[0].size)) if model.plan is None else model.plan
-
-
-class Search(NamedTuple):
-    """On the way to the mode."""
-
-    step: Int[Array, ""]
-    x: Float[Array, " D"]
-    value: Float[Array, ""]
-    gradient: Float[Array, " D"]
-    ridge: Float[Array, ""]
-    done: Bool[Array, ""]
-
-
-def whitened(
-    log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"], plan: Plan
-) -> White:
-    """The mode near x by Newton's method, and the curvature there.
-
-    A ridge grows where a step fails or the Hessian is not positive definite.
-    """
-    slope = jax.value_and_grad(log_p)
-
-    def body(at: Search) -> Search:
-        factor = factorise(plan, products(jax.grad(lambda v: -log_p(v)), at.x, plan), at.ridge)
-        step = jnp.where(factor.positive, factor.solve(at.gradient), 0.0)
-        gain = at.gradient @ step
-        value, gradient = slope(at.x + step)
-        slack = 4 * jnp.finfo(x.dtype).eps * jnp.abs(at.value)
-        better = factor.positive & (value >= at.value - slack) & jnp.all(jnp.isfinite(gradient))
-        done = factor.positive & (at.ridge == 0) & (gain < 1e-3 + slack)  # nothing left to gain
-        relaxed = jnp.where(at.ridge > 1e-3, at.ridge / 8, 0.0)
-        ridge = jnp.where(better, relaxed, 8 * at.ridge + 0.01)
-        new = (at.x + step, value, gradient), (at.x, at.value, at.gradient)
-        return Search(at.step + 1, *trees.select(better, *new), ridge, done)
-
-    zero = jnp.zeros((), x.dtype)
-    first = Search(jnp.zeros((), jnp.int32), x, *slope(x), zero, jnp.zeros((), bool))
-    end = lax.while_loop(lambda at: (at.step < MODE_STEPS) & ~at.done, body, first)
-    return _white(log_p, theta, end.x, plan)
-
-
-def whitened_around(
-    density: Callable, white: White, plan: Plan, basis: Float[Array, "P P"], offsets: np.ndarray
-) -> White:
-    """The same at theta + basis offset for each offset, where the mode is to first order."""
-    # By the implicit function theorem.
-    shifts = _with_plan(white, plan).solve(_pulls(density, white, basis))
-
-    def one(offset):
-        theta = white.theta + basis @ offset
-        return _white(lambda x: density(theta, x), theta, white.mode + offset @ shifts, plan)
-
-    return lax.map(one, jnp.asarray(offsets, white.theta.dtype))
-
-
-def _white(log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"], plan: Plan) -> White:
-    """The curvature at x; where it is not positive, raised until it is."""
-    factor = factorise_positive(plan, products(jax.grad(lambda v: -log_p(v)), x, plan))
-    value, gradient = jax.value_and_grad(log_p)(x)
-    short = jnp.sum(factor.to_white_gradient(gradient) ** 2) / 2  # of the maximum
-    log_det = -factor.log_det / 2
-    laplace = value + short + log_det + x.size / 2 * LOG_2PI
-    return White(theta, x, dataclasses.replace(factor, plan=None), log_det, value, laplace)

@@ -231,7 +231,9 @@ def _structure(latent: dict[str, Any], level: dict[str, np.ndarray]) -> Any:
         levels, effects = latent[name].shape
         index = np.asarray(level[name])[:, None] if levels > 1 else 0
         rows = len(level[name])
-        positions.append(np.broadcast_to(begin + index * effects + np.arange(effects), (rows, effects)))
+        positions.append(
+            np.broadcast_to(begin + index * effects + np.arange(effects), (rows, effects))
+        )
         begin += levels * effects
     return meeting(np.concatenate(positions, axis=1))
 

@@ -1,0 +1,214 @@
+"""Scoring by legs, where a group has many latents, against closed forms and the book."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.special import gammaln
+from scipy import optimize, stats
+
+import jalax
+from jalax import problems
+from jalax._model import checks
+from jalax._reference import legs
+
+QUIET = jalax.callbacks.Callback()
+DAYS = 40
+RETURNS = np.random.default_rng(0).normal(size=DAYS).cumsum() / 2
+
+
+def fit(model, theta, seed=0, **options):
+    return jalax.fit(model, theta, key=jax.random.key(seed), progress=QUIET, **options)
+
+
+def allowed(degrees):
+    """The t quantile of what is beyond 4.5 standard deviations of a normal."""
+    return stats.t(degrees).isf(stats.norm.sf(4.5))
+
+
+# --- a Gaussian series: everything is known --------------------------------------------------
+
+
+def series_log_joint(theta, x, data):
+    normal = jax.scipy.stats.norm.logpdf
+    sd = jnp.exp(theta["log_sd"])
+    walk = normal(x[0], 0.0, sd) + jnp.sum(normal(x[1:], x[:-1], sd))
+    return walk + jnp.sum(normal(data, theta["mean"] + x, 0.5))
+
+
+def series_log_p(mean, log_sd):
+    sums = np.tril(np.ones((DAYS, DAYS)))
+    covariance = np.exp(2 * log_sd) * sums @ sums.T + 0.25 * np.eye(DAYS)
+    return stats.multivariate_normal(np.full(DAYS, mean), covariance).logpdf(RETURNS)
+
+
+def series(structure=None):
+    return jalax.Model(series_log_joint, jnp.zeros(DAYS), jnp.asarray(RETURNS), structure=structure)
+
+
+NEIGHBOURS = np.arange(1, DAYS), np.arange(DAYS - 1)
+
+
+def test_a_gaussian_posterior_does_no_work(precision):
+    """Of every leg the same log p, its gradient and its Hessian, whatever the draws."""
+    at = {"log_sd": -0.5, "mean": 0.3}
+    model = checks.prepare_model(series())
+    theta = checks.prepare_theta(at, model)
+    dtype = jnp.result_type(float)
+    path = legs.Path(jnp.asarray(4), jnp.asarray(1), jnp.asarray(0.3, dtype))
+    modes, nothing = jnp.zeros((1, DAYS)), jnp.zeros((2, 2), dtype)
+    look = jax.jit(legs.look, static_argnames="num")
+    seen, spread = look(jax.random.key(0), model, theta, modes, 16, path, nothing)
+    other, _ = look(jax.random.key(1), model, theta, modes, 16, path, nothing)
+
+    def log_p(v):
+        return series_log_p(v[1], v[0])
+
+    point, rounding = np.array([at["log_sd"], at["mean"]]), 1e-9 if precision == "float64" else 1e-4
+    assert float(spread) < 100 * rounding
+    for found in (seen, other):
+        assert float(found.log_p[0]) == pytest.approx(log_p(point), abs=rounding)
+        assert float(found.laplace[0]) == pytest.approx(log_p(point), abs=rounding)
+    gradient = optimize.approx_fprime(point, log_p, 1e-6)
+    errors = 1 / np.sqrt(np.diag(np.asarray(seen.complete)))
+    # Central differences over a fifth of a standard error: 1 % of the third derivative is left.
+    np.testing.assert_allclose(seen.score * errors, gradient * errors, atol=0.02)
+
+    def hessian(i, j, step=1e-3):
+        one = step * np.eye(2)
+        corners = [log_p(point + a * one[i] + b * one[j]) * a * b for a in (1, -1) for b in (1, -1)]
+        return -sum(corners) / (4 * step**2)
+
+    exact = np.array([[hessian(i, j) for j in range(2)] for i in range(2)])
+    scale = np.sqrt(np.diag(exact))
+    np.testing.assert_allclose(
+        seen.complete / np.outer(scale, scale), exact / np.outer(scale, scale), atol=0.02
+    )
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_differences_of_a_parabola_are_exact(size):
+    """Of more than six numbers the mixed ones are one-sided."""
+    rng = np.random.default_rng(size)
+    slope, half = rng.normal(size=size), rng.normal(size=(size, size))
+    curve = half + half.T
+    offsets = legs.around(size)
+    values = jnp.asarray([3.0 + u @ slope - 0.5 * u @ curve @ u for u in offsets])
+    gradient, information = legs.differences(values, offsets)
+    np.testing.assert_allclose(gradient, slope, atol=2e-5)
+    np.testing.assert_allclose(information, curve, atol=2e-5)
+    assert len(offsets) == 1 + size + (size**2 if size <= 6 else size * (size + 1) // 2)
+
+
+# --- counts with a gamma-distributed rate: nothing is Gaussian --------------------------------
+
+
+COUNTS = np.random.default_rng(1).negative_binomial(2.0, 0.3, size=60).astype(float)
+
+
+def counts_log_joint(theta, x, data):
+    """x is the log of a rate, Gamma with mean e^theta["mean"] and shape e^theta["shape"]."""
+    shape = jnp.exp(theta["shape"])
+    log_rate = theta["shape"] - theta["mean"]
+    prior = shape * log_rate + shape * x - jnp.exp(log_rate + x) - gammaln(shape)
+    return jnp.sum(prior + data * x - jnp.exp(x) - gammaln(data + 1))
+
+
+def counts_log_p(v):
+    mean, shape = np.exp(v)
+    return stats.nbinom.logpmf(COUNTS, shape, shape / (shape + mean)).sum()
+
+
+def counts(structure=None):
+    return jalax.Model(counts_log_joint, jnp.zeros(60), jnp.asarray(COUNTS), structure=structure)
+
+
+@pytest.mark.parametrize("structure", [None, (np.zeros(0, int), np.zeros(0, int))])
+def test_counts_with_random_rates(structure, precision):
+    result = fit(counts(structure), {"mean": 0.0, "shape": 0.0})
+    best = optimize.minimize(lambda v: -counts_log_p(v), np.array([1.0, 0.0]))
+    evidence = result.evidence
+    assert result.status == "converged"
+    assert result.algorithm == "Scoring"
+    assert evidence.route == "legs"
+    assert evidence.error < 0.1
+    assert abs(evidence.value + best.fun) < allowed(evidence.degrees_of_freedom) * evidence.error
+    theta = np.array([float(result.theta["mean"]), float(result.theta["shape"])])
+    errors = result.standard_errors()
+    errors = np.array([float(errors["mean"]), float(errors["shape"])])
+    exact = np.sqrt(np.diag(best.hess_inv))  # BFGS: to a few per cent
+    assert np.abs((theta - best.x) / exact).max() < 0.05
+    np.testing.assert_allclose(errors, exact, rtol=0.15)
+    # Laplace's approximation is low by what one Gaussian a latent leaves out of the gamma.
+    assert evidence.laplace is not None
+    assert evidence.laplace < evidence.value - 0.5
+    assert "Laplace" in result.summary()
+
+
+def test_a_structure_changes_no_answer(x64):
+    """Only rounding: the factor is another one, the draws go to other places with it."""
+    theta = {"log_sd": 0.0, "mean": 0.0}
+    one, other = (fit(series(structure), theta) for structure in (None, NEIGHBOURS))
+    for name in theta:
+        assert float(one.theta[name]) == pytest.approx(float(other.theta[name]), abs=1e-6)
+    assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-8)
+
+
+def test_a_wrong_structure_is_refused():
+    diagonal = np.zeros(0, int), np.zeros(0, int)
+    with pytest.raises(ValueError, match=r"entries outside structure=: x\[\d+\] meets x\[\d+\]"):
+        fit(series(diagonal), {"log_sd": 0.0, "mean": 0.0})
+
+
+def test_the_structure_of_a_formula_is_that_of_its_hessian():
+    """Crossed factors, one of them with a slope."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(2)
+    frame = pandas.DataFrame(
+        {
+            "y": rng.normal(size=30),
+            "z": rng.normal(size=30),
+            "g": rng.integers(0, 8, 30).astype(str),
+            "h": rng.integers(0, 5, 30).astype(str),
+        }
+    )
+    model = jalax.models.mixed("y ~ z + (1 + z|g) + (1|h)", frame)
+    theta = jax.tree.map(lambda leaf: leaf + 0.3, model.theta)  # correlations other than zero
+    x, unravel = jax.flatten_util.ravel_pytree(model.latent)
+    given = model.constrained(theta)
+    H = jax.hessian(lambda v: model.log_joint(given, unravel(v), model.data))(x)
+    met = np.zeros(H.shape, bool)
+    met[model.structure.rows, model.structure.cols] = True
+    assert ((np.abs(np.tril(H)) > 1e-6) == met).all()
+
+
+@pytest.mark.slow_cases("float64-crossed_120", "float64-spatial", "float32-verbagg")
+@pytest.mark.parametrize("name", ["crossed_120", "pound_dollar", "spatial", "verbagg"])
+def test_the_books_answers(name, precision):
+    """log p within 4.5 errors of the reference, theta within a twentieth of a standard error."""
+    if (name, precision) in {("verbagg", "float64"), ("pound_dollar", "float64")}:
+        pytest.skip("in single precision, the harder one")
+    problem = problems.get(name)
+    reference = problem.reference
+    result = fit(problem.model, problem.theta)
+    evidence = result.evidence
+    assert result.status == "converged", result
+    assert evidence.error < 0.1
+    error = np.hypot(evidence.error, reference.error)
+    off = abs(evidence.value - reference.log_evidence)
+    assert off < allowed(evidence.degrees_of_freedom) * error, (evidence, reference)
+    for found, exact, scale in zip(
+        jax.tree.leaves(result.theta),
+        jax.tree.leaves(reference.theta),
+        jax.tree.leaves(reference.standard_errors),
+        strict=True,
+    ):
+        assert (np.abs(np.asarray(found) - exact) < 0.05 * scale).all()
+    for found, exact in zip(
+        jax.tree.leaves(result.standard_errors()),
+        jax.tree.leaves(reference.standard_errors),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, exact, rtol=0.05)
