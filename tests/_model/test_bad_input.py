@@ -762,8 +762,8 @@ BAD = {
         Row(
             "replace",
             lambda: MODEL.replace(log_joint=log_joint),
-            "replace takes latent, data, theta, group_batch, particle_batch, layout, structure, "
-            "not ['log_joint'].",
+            "replace takes latent, data, theta, group_batch, particle_batch, layout, plan, "
+            "structure, not ['log_joint'].",
             TypeError,
         ),
         Row(

@@ -50,7 +50,7 @@ TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and the
 MAX_REJECTED = 20  # trials in a row
 # By legs: log p has noise, though the same at every theta of the climb.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.02, 0.3
-NUM_PARTICLES, NUM_AFTER, STEP_SIZE = 256, 2, 0.3
+NUM_PARTICLES, NUM_AFTER, STEP_SIZE = 256, 2, 0.2
 FIRST_LEG, LONGEST_LEG = 16, 128  # temperatures
 LARGE_SPREAD = 20.0  # of N weights: log Z of a leg varies by the root of a twelfth
 MOST_NUMBERS = 12  # of theta: log p is looked at around it in all directions, two at a time
