@@ -102,9 +102,13 @@ def _white(log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"], pl
     """The curvature at x; where it is not positive, raised until it is."""
     factor = factorise_positive(plan, products(jax.grad(lambda v: -log_p(v)), x, plan))
     value, gradient = jax.value_and_grad(log_p)(x)
-    short = jnp.sum(factor.to_white_gradient(gradient) ** 2) / 2  # of the maximum
+    # One more step of Newton's method: theta has moved on from where the mode was known.
+    nearer = x + factor.solve(gradient)
+    there = log_p(nearer)
+    better = there >= value
+    x, value = jnp.where(better, nearer, x), jnp.where(better, there, value)
     log_det = -factor.log_det / 2
-    laplace = value + short + log_det + x.size / 2 * LOG_2PI
+    laplace = value + log_det + x.size / 2 * LOG_2PI
     return White(theta, x, dataclasses.replace(factor, plan=None), log_det, value, laplace)
 
 
