@@ -1,9 +1,10 @@
-r"""Scoring: Newton's method on log p itself, for groups with few latents.
+r"""Scoring: Newton's method on log p itself.
 
-A step is one pass over the groups at a trial theta (`group_points.py`). While it climbs, the
-points of all steps have the same shifts, so that two thetas can be compared; a trial that falls is
-a step whose theta stays. Then it measures where it has arrived, each time with fresh shifts, whose
-spread is the error of everything that is reported.
+A step is one pass over the groups at a trial theta: by points (`group_points.py`), where a group
+has few latents, else by legs of particles (`legs.py`). While it climbs, the points of all steps
+have the same shifts, so that two thetas can be compared; a trial that falls is a step whose theta
+stays. Then it measures where it has arrived, each time with fresh shifts, whose spread is the error
+of everything that is reported. By legs it climbs Laplace's approximation first, which costs none.
 """
 
 from __future__ import annotations
@@ -108,6 +109,10 @@ class Scoring(Algorithm):
     For `jalax.GroupedModel`, or a `jalax.Model`, with up to 32 latents a group, and up to 300
     numbers of theta: there it takes seconds where `jalax.JALAEM` takes a minute, and `jalax.fit`
     chooses it. The number of particles is that of the points of a group, a power of two.
+
+    With more latents (up to 2,000, or any number with `jalax.Model(..., structure=...)`; theta of
+    up to 12 numbers) log p is measured by Jarzynski legs of particles from the Laplace Gaussian,
+    and the score and the information from log p at thetas around, by the same particles.
 
     Args:
         num_measurements: at the end; their spread is the error. Where it is large, up to four

@@ -36,7 +36,7 @@ def choose(
     state: State | SavedState | None = None,
     saved: str | None = None,
 ) -> Choice:
-    """What the user gave; else Scoring where groups have few latents, else JALA-EM.
+    """What the user gave; else Scoring where it suits, else JALA-EM.
 
     `saved` is the name of the algorithm in the fit's checkpoint. A fit that goes on from there, or
     from a state, goes on with the algorithm it had.

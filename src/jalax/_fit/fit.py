@@ -73,9 +73,10 @@ def fit(
         model: a `jalax.Model` or `jalax.GroupedModel`.
         theta: the start value, any pytree of floats; by default the model's own.
         key: `jax.random.key(seed)`. Same key, same machine: same result, bit for bit.
-        algorithm: by default `jalax.Scoring()` where groups have few latents, and `jalax.JALAEM()`
-            where not, or where Scoring's points turn out not to cover the posterior; the summary
-            says which, and why. Or one of these, or `PGD`, `IPLA`, `SOUL`, `SFLA`.
+        algorithm: by default `jalax.Scoring()` where groups have up to 2,000 latents, and
+            `jalax.JALAEM()` where not, or where Scoring's points turn out not to cover the
+            posterior; the summary says which, and why. Or one of these, or `PGD`, `IPLA`, `SOUL`,
+            `SFLA`.
         start: where the particles come from: by default draws of a Student-t on the Laplace mode,
             resampled by weight, or, where that is not good enough, `jalax.Tempered()`. Scoring
             finds its points itself: with a start given, the default algorithm is JALA-EM.
