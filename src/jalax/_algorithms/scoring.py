@@ -1,10 +1,10 @@
 r"""Scoring: Newton's method on log p itself.
 
 A step is one pass over the groups at a trial theta: by points (`group_points.py`), where a group
-has few latents, else by legs of particles (`legs.py`). While it climbs, the points of all steps
-have the same shifts, so that two thetas can be compared; a trial that falls is a step whose theta
-stays. Then it measures where it has arrived, each time with fresh shifts, whose spread is the error
-of everything that is reported. By legs it climbs Laplace's approximation first, which costs none.
+has few latents, else by legs of particles (`legs.py`). While it climbs, all steps have the same
+random numbers, so that two thetas can be compared; a trial that falls is a step whose theta stays.
+Then it measures where it has arrived, each time with fresh ones, whose spread is the error of all
+that is reported.
 """
 
 from __future__ import annotations
@@ -204,8 +204,7 @@ class Scoring(Algorithm):
                 "the points of Scoring are a power of two in number, such as 256 or 1024, and at "
                 f"least {self.min_particles}; num_particles is {num}."
             )
-        flat, _ = ravel_pytree(theta)
-        example, _ = ravel_latent(model)
+        (flat, _), (example, _) = ravel_pytree(theta), ravel_latent(model)
         zero = jnp.zeros((), jnp.int32)
         matrix = jnp.zeros((flat.size, flat.size), flat.dtype)
         none = jnp.zeros((groups,), cloud.log_weights.dtype)
@@ -227,11 +226,11 @@ class Scoring(Algorithm):
         shifts = jax.random.wrap_key_data(shifts, impl=jax.random.key_impl(key))
         num = state.log_weights.shape[1]
         theta, here = unravel(memory.trial), memory.here
+        where = shifts, model, theta, here.modes, num
         if memory.path is None:
-            seen, spread = look(shifts, model, theta, here.modes, num), None
+            seen, spread = look(*where), None
         else:
-            known = here.complete
-            seen, spread = legs.look(shifts, model, theta, here.modes, num, memory.path, known)
+            seen, spread = legs.look(*where, memory.path, here.complete)
         rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
         slack = TOLERANCE if spread is None else TOLERANCE_BY_LEGS
         accepted = _is_finite(seen) & (~climbing | (rise >= -slack))
@@ -269,9 +268,8 @@ class Scoring(Algorithm):
         longest, damping = _trust(memory, accepted, rise)
         rejected = jnp.where(accepted, 0, memory.rejected + 1).astype(jnp.int32)
         step = newton_step(here.score, here.complete, here.missing, damping, longest)
-        short = SHORTEST if memory.path is None else SHORTEST_BY_LEGS
-        ends = (accepted & (step.length < short)) | (rejected > MAX_REJECTED)
-        ends = ends | (so_far >= MAX_CLIMB)
+        short = step.length < (SHORTEST if memory.path is None else SHORTEST_BY_LEGS)
+        ends = (accepted & short) | (rejected > MAX_REJECTED) | (so_far >= MAX_CLIMB)
         trial = jnp.where(ends, theta, theta + step.step)
         phase = jnp.where(ends, MEASURING, CLIMBING).astype(jnp.int32)
         return memory._replace(
@@ -295,19 +293,15 @@ class Scoring(Algorithm):
         variance = relative_variance(number, sums.ratio, sums.ratio_square)
         error = jnp.sqrt(jnp.sum(variance))
         enough = (error < error_aimed_at(model)) & (sums.number % self.num_measurements == 0)
-        # Legs were made as long as they need to be: to stop where the error happens to look small
-        # would make it too small.
-        rounds = 1 if memory.path is not None else MOST_ROUNDS
+        rounds = MOST_ROUNDS if memory.path is None else 1  # legs are as long as they need to be
         done = finite & (enough | (sums.number >= rounds * self.num_measurements))
         phase = jnp.where(done, DONE, MEASURING).astype(jnp.int32)
         return memory._replace(phase=phase, sums=sums)
 
     def measurement(self, state: State) -> Measurement | None:
         memory, here = state.memory, state.memory.here
-        seen = measured(
-            memory.sums, here.log_p, memory.trial, here.modes, state.log_weights, here.laplace
-        )
-        path = memory.path
+        of_here = here.log_p, memory.trial, here.modes, state.log_weights, here.laplace
+        seen, path = measured(memory.sums, *of_here), memory.path
         return seen if path is None else seen._replace(num_temperatures=int(path.num_temperatures))
 
 
