@@ -1,10 +1,10 @@
 """log_evidence: log p_theta(y) at a fixed theta, with an error that means something.
 
 The cheapest route that can be trusted, in this order: quasi-random points at the mode of each
-group, where it has few latents; importance sampling with a Student-t on the Laplace mode; a
-tempered pilot, and importance sampling with a Student-t refitted to its cloud; tempered legs. The
-Pareto k-hat of the weights decides. Whatever was learnt on a pilot is frozen, and the estimate uses
-fresh keys.
+group, where it has few latents; importance sampling with a Student-t on the Laplace mode; of many
+latents, legs from the Laplace Gaussian; a tempered pilot, and importance sampling with a Student-t
+refitted to its cloud; tempered legs. The Pareto k-hat of the weights decides. Whatever was learnt
+on a pilot is frozen, and the estimate uses fresh keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jalax._evidence import by_points
+from jalax._evidence import by_legs, by_points
 from jalax._evidence.rounds import (
     Budget,
     Clouds,
@@ -159,9 +159,9 @@ def log_evidence(
     arguments.check_key(key)
     assert key is not None
     model = checks.prepare_model(model)
-    layout = sharding.layout_for(model, mesh)
+    layout, structure = sharding.layout_for(model, mesh), model.structure
     model, theta, key = layouts.with_auto_axes((model, theta, key))
-    model = sharding.lay_out(model, layout)
+    model = sharding.lay_out(model.replace(structure=structure), layout)
     with layouts.use_mesh(layout):
         theta = checks.prepare_theta(theta, model, least=0)  # nothing is fitted
         checks.check_log_joint(model, theta)
@@ -213,11 +213,17 @@ def estimate(
             total = by_points.estimate(fold_in(key, 1), model, theta, budget)
             if total is not None:
                 return report(total, [], 1, np.inf), total.moments
-        return _estimate(key, model, theta, budget, reference, moves)
+        return _estimate(key, model, theta, budget, reference, moves, tries_points)
 
 
 def _estimate(
-    key, model: Model, theta: Tree, budget: Budget, reference: Any, moves: Any
+    key,
+    model: Model,
+    theta: Tree,
+    budget: Budget,
+    reference: Any,
+    moves: Any,
+    tries_legs: bool,
 ) -> tuple[Evidence, Moments | None]:
     key_prepare, key_pilot, key_run = split(key, 3)
     drawn_up = as_reference(AtMode() if reference is None else reference)
@@ -237,6 +243,10 @@ def _estimate(
     total = try_importance(prepared)
     if total is not None:
         return report(total, messages, 1, asked), total.moments
+    if tries_legs and by_legs.suits(model, budget):
+        total, number = by_legs.estimate(key_pilot, model, theta, budget)
+        if total.trusted and total.variance.max() < 0.25:
+            return report(total, messages, number, np.inf), None
     legs = []
     for k in range(1 + NUM_REFITS):
         key_k = fold_in(key_pilot, k)

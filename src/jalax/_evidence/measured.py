@@ -27,6 +27,7 @@ from jalax._particles.trees import Tree
 # where less than the second is left, a standard error as large as theta is that of a boundary.
 LEAST_SHARE, SMALL_SHARE = 50, 1e-3  # the first in units of the last place
 LOST = 2e-6  # what points cannot tell from zero
+LEFT_BY_DIFFERENCES = 3e-5  # of the variance: scores by differences over a fifth of an error
 SHORT_BY_LEGS = 0.15  # of a standard error: a last step that Newton's method may take
 
 
@@ -43,7 +44,8 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     length = float(np.sqrt(max(score @ step, 0.0)))
     covariance, simulation = inverse.copy(), inverse @ noise @ inverse
     # What the last step leaves behind because log p is no exact parabola, and rounding.
-    simulation = simulation + 0.01 * np.outer(step, step) + 1e-6 * covariance
+    left = 1e-6 if seen.num_temperatures == 1 else LEFT_BY_DIFFERENCES
+    simulation = simulation + 0.01 * np.outer(step, step) + left * covariance
     for matrix in (covariance, simulation):
         matrix[lost], matrix[:, lost] = np.nan, np.nan
     uncertainty = Uncertainty(

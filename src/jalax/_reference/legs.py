@@ -139,6 +139,24 @@ def look(
     return seen, jnp.max(legs.spread)
 
 
+def alone(key, model: Model, theta: Tree, modes: Float[Array, "G D"], num: int, path: Path) -> Leg:
+    """One leg a group at theta, without any around it."""
+    flat, unravel = ravel_pytree(theta)
+    plan = plan_for(model)
+
+    def of_group(mode, key, data):
+        def density(t, x):
+            return log_joint_of_vectors(model, unravel(t))(x, data)
+
+        white = whitened(lambda x: density(flat, x), flat, mode, plan)
+        none = jax.tree.map(lambda leaf: jnp.zeros((0, *leaf.shape), leaf.dtype), white)
+        return leg(key, density, white, none, plan, num, path)
+
+    keys = jax.random.split(key, model.num_groups)
+    each = (8 * num + modes.shape[1]) * modes.shape[1]
+    return over_groups(model, of_group, modes, keys, each=each)
+
+
 def standard_errors(
     information: Float[Array, "P P"], complete: Float[Array, "P P"]
 ) -> Float[Array, "P P"]:

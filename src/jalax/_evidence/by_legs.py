@@ -1,0 +1,98 @@
+"""Legs from the Laplace Gaussian at a fixed theta, as an estimate of the evidence.
+
+For many latents, where importance sampling leaves too few of its draws. A pilot leg, which is not
+weighed, says how many temperatures the others take; their spread is the error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from jalax._evidence.rounding import rounding
+from jalax._evidence.rounds import Budget, Total, average_in_z
+from jalax._model.evaluation import ravel_latent
+from jalax._model.model import Model
+from jalax._particles import trees
+from jalax._particles.pareto import USUAL_LIMIT, pareto_k
+from jalax._particles.trees import Tree
+from jalax._reference import legs, points
+from jalax._reference.compressed import checked_plan
+from jalax._reference.mode_search import DENSE_UP_TO
+from jalax._runtime.compilation import LEVEL_2_OLD_EMITTERS, Program, fold_in
+from jalax._runtime.processes import to_host
+
+NUM_PARTICLES, STEP_SIZE = 256, 0.2
+PILOT, LONGEST = 16, 256  # temperatures
+
+
+def suits(model: Model, budget: Budget) -> bool:
+    """Legs can be tried; `Total.trusted` says whether they were good."""
+    size = trees.size(model.latent)
+    if size <= points.LATENTS_UP_TO or (size > DENSE_UP_TO and model.structure is None):
+        return False
+    return budget.num_particles is None and budget.max_particles is None and budget.fraction is None
+
+
+def estimate(key, model: Model, theta: Tree, budget: Budget) -> tuple[Total, int]:
+    """Replicates averaged in Z, and how many temperatures they took."""
+    if model.structure is not None:
+        model = model.replace(plan=checked_plan(model, theta), structure=None)
+    allowed: Any = budget.filled(model).error
+    example, _ = ravel_latent(model)
+    modes = jnp.broadcast_to(example, (model.num_groups, example.size))
+    pilot = _legs(jax.random.split(fold_in(key, 0), 1), model, theta, modes, _path(PILOT, example))
+    # The variance of log Z falls about as fast as temperatures are added.
+    needed = float(np.max(to_host(pilot.spread))) / (
+        NUM_PARTICLES * budget.num_replicates * allowed**2
+    )
+    number = int(np.clip(np.ceil(PILOT * needed), PILOT, LONGEST))
+    keys = jax.random.split(fold_in(key, 1), budget.num_replicates)
+    found = to_host(_legs(keys, model, theta, pilot.mode[0], _path(number, example)))
+    return _total(model, theta, found), number
+
+
+def _path(number: int, like: Array) -> legs.Path:
+    none = jnp.zeros((), jnp.int32)
+    return legs.Path(jnp.asarray(number, jnp.int32), none, jnp.asarray(STEP_SIZE, like.dtype))
+
+
+def _total(model: Model, theta: Tree, found: legs.Leg) -> Total:
+    groups, variance, freedom = average_in_z(np.asarray(found.log_p[..., 0], float))
+    added = rounding(model, theta, found.mode[0])
+    rounded = float(np.finfo(found.mode.dtype).eps * np.abs(groups).sum() / 2)
+    if added is not None:
+        groups, rounded = groups - added, rounded + float(np.linalg.norm(added))
+    weights = np.exp(found.log_weights - found.log_weights.max(axis=-1, keepdims=True))
+    ess = weights.sum(axis=-1) ** 2 / (weights**2).sum(axis=-1) / weights.shape[-1]
+    number = len(found.log_p)
+    return Total(
+        "legs",
+        groups,
+        variance,
+        freedom,
+        float(pareto_k(jnp.asarray(found.carried).reshape(1, -1))[0]),
+        float(ess.min()),
+        number * NUM_PARTICLES,
+        number,
+        None,
+        rounded,
+        USUAL_LIMIT,
+        float(np.sum(found.laplace[0], dtype=float)),
+        USUAL_LIMIT,
+    )
+
+
+def _legs_at(
+    keys, model: Model, theta: Tree, modes: Float[Array, "G D"], path: legs.Path
+) -> legs.Leg:
+    """Leaves (R, G, ...), one leg for each key."""
+    return lax.map(lambda key: legs.alone(key, model, theta, modes, NUM_PARTICLES, path), keys)
+
+
+_legs = Program(_legs_at, small=LEVEL_2_OLD_EMITTERS, large=LEVEL_2_OLD_EMITTERS)
