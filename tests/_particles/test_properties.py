@@ -340,6 +340,9 @@ class Problem:
             size = sum(math.prod(shape) for shape in shapes_of(self.latent))
             matrix = 0.5 * np.eye(size) + 0.1
             return dataclasses.replace(chosen, preconditioner=matrix)
+        if name == "JALAEM-exact":  # a diagonal, shaped like the latent
+            diagonal = of_shapes(self.latent, lambda shape: np.full(shape, 0.4))
+            return dataclasses.replace(chosen, preconditioner=diagonal)
         return chosen
 
 

@@ -199,10 +199,10 @@ class Scoring(Algorithm):
 
     def init(self, key, model: Model, theta: Tree, cloud: Cloud) -> State:
         groups, num = cloud.log_weights.shape
-        if not self.can_have(num):
+        if num & (num - 1):
             raise ValueError(
-                "the points of Scoring are a power of two in number, such as 256 or 1024, and at "
-                f"least {self.min_particles}; num_particles is {num}."
+                "the points of Scoring are a power of two in number, such as 256 or 1024; "
+                f"num_particles is {num}."
             )
         (flat, _), (example, _) = ravel_pytree(theta), ravel_latent(model)
         zero = jnp.zeros((), jnp.int32)
