@@ -51,9 +51,8 @@ TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and the
 MAX_REJECTED = 20  # trials in a row
 # By legs: log p has noise, though the same at every theta of the climb.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.02, 0.3
-NUM_PARTICLES, NUM_AFTER, STEP_SIZE = 256, 2, 0.2
-FIRST_LEG, LONGEST_LEG = 16, 128  # temperatures
-LARGE_SPREAD = 20.0  # of N weights: log Z of a leg varies by the root of a twelfth
+NUM_AFTER, LONGEST_LEG = 2, 128  # moves at beta = 1, and temperatures
+LARGE_SPREAD = 20.0  # log Z of one leg of 256 particles then varies by 0.3: longer ones are due
 MOST_NUMBERS = 12  # of theta: log p is looked at around it in all directions, two at a time
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
 
@@ -116,7 +115,7 @@ class Scoring(Algorithm):
 
     Args:
         num_measurements: at the end; their spread is the error. Where it is large, up to four
-            times as many are taken.
+            times as many are taken, if they are by points.
     """
 
     num_measurements: int = dataclasses.field(default=8, metadata={"static": True})
@@ -186,7 +185,7 @@ class Scoring(Algorithm):
 
     def default_particles(self, model: Model) -> int:
         size = trees.size(model.latent)
-        return NUM_PARTICLES if by_legs(model) else points.usual_number(size, model.num_groups)
+        return legs.NUM_PARTICLES if by_legs(model) else points.usual_number(size, model.num_groups)
 
     def is_done(self, state: State) -> Bool[Array, ""]:
         return state.memory.phase == DONE
@@ -215,7 +214,8 @@ class Scoring(Algorithm):
         )
         none_yet, longest, damping = (jnp.asarray(x, flat.dtype) for x in (0.0, LONGEST, 1e-3))
         shifts, sums = jax.random.key_data(key), no_sums(groups, num, flat)
-        path = legs.Path(zero, zero, jnp.asarray(STEP_SIZE, flat.dtype)) if by_legs(model) else None
+        h = jnp.asarray(legs.STEP_SIZE, flat.dtype)
+        path = legs.Path(zero, zero, h) if by_legs(model) else None
         memory = Memory(zero, shifts, flat, none_yet, longest, damping, zero, here, sums, path)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
@@ -318,7 +318,8 @@ def _with_legs(memory: Memory, spread) -> Memory:
     path, ends = memory.path, memory.phase != CLIMBING
     assert path is not None
     begins, climbed = ends & (path.num_temperatures == 0), memory.sums.number == 0
-    longer = jnp.clip(FIRST_LEG * spread / LARGE_SPREAD, FIRST_LEG, LONGEST_LEG)
+    usual = legs.NUM_TEMPERATURES
+    longer = jnp.clip(usual * spread / LARGE_SPREAD, usual, LONGEST_LEG)
     longer = jnp.where(ends & climbed, longer.astype(jnp.int32), path.num_temperatures)
     here = memory.here
     return memory._replace(
@@ -327,7 +328,7 @@ def _with_legs(memory: Memory, spread) -> Memory:
         foreseen=jnp.where(begins, 0.0, memory.foreseen),
         rejected=jnp.where(begins, 0, memory.rejected),
         path=path._replace(
-            num_temperatures=jnp.where(begins, FIRST_LEG, longer).astype(jnp.int32),
+            num_temperatures=jnp.where(begins, usual, longer).astype(jnp.int32),
             num_after=jnp.where(ends, NUM_AFTER, path.num_after).astype(jnp.int32),
         ),
     )
@@ -342,9 +343,8 @@ class Step(NamedTuple):
 def newton_step(score, complete, missing, damping, longest) -> Step:
     """The next step, no longer than so many standard errors.
 
-    Where the observed
-    information is not positive definite the size of its eigenvalues counts, and no less than what
-    the points, or rounding, can tell from zero.
+    Where the observed information is not positive definite the size of its eigenvalues counts, and
+    no less than what the points, or rounding, can tell from zero.
     """
     share, axes, scale = _eigen(complete, missing)
     least = max(LEAST_SHARE, 30 * float(jnp.finfo(share.dtype).eps))

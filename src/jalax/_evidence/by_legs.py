@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jalax._evidence.rounding import rounding
 from jalax._evidence.rounds import Budget, Total, average_in_z
@@ -27,8 +26,7 @@ from jalax._reference.mode_search import DENSE_UP_TO
 from jalax._runtime.compilation import LEVEL_2_OLD_EMITTERS, Program, fold_in
 from jalax._runtime.processes import to_host
 
-NUM_PARTICLES, STEP_SIZE = 256, 0.2
-PILOT, LONGEST = 16, 256  # temperatures
+LONGEST = 256  # temperatures
 
 
 def suits(model: Model, budget: Budget) -> bool:
@@ -46,31 +44,37 @@ def estimate(key, model: Model, theta: Tree, budget: Budget) -> tuple[Total, int
     allowed: Any = budget.filled(model).error
     example, _ = ravel_latent(model)
     modes = jnp.broadcast_to(example, (model.num_groups, example.size))
-    pilot = _legs(jax.random.split(fold_in(key, 0), 1), model, theta, modes, _path(PILOT, example))
+    few = _path(legs.NUM_TEMPERATURES, example)
+    pilot = _legs(_keys(key, 0, model, 1), model, theta, modes, few)
     # The variance of log Z falls about as fast as temperatures are added.
     needed = float(np.max(to_host(pilot.spread))) / (
-        NUM_PARTICLES * budget.num_replicates * allowed**2
+        legs.NUM_PARTICLES * budget.num_replicates * allowed**2
     )
-    number = int(np.clip(np.ceil(PILOT * needed), PILOT, LONGEST))
-    keys = jax.random.split(fold_in(key, 1), budget.num_replicates)
-    found = to_host(_legs(keys, model, theta, pilot.mode[0], _path(number, example)))
+    least = legs.NUM_TEMPERATURES
+    number = int(np.clip(np.ceil(least * needed), least, LONGEST))
+    keys = _keys(key, 1, model, budget.num_replicates)
+    found = to_host(_legs(keys, model, theta, pilot.mode[:, 0], _path(number, example)))
     return _total(model, theta, found), number
+
+
+def _keys(key, which: int, model: Model, number: int) -> Array:
+    return jax.random.split(fold_in(key, which), (model.num_groups, number))
 
 
 def _path(number: int, like: Array) -> legs.Path:
     none = jnp.zeros((), jnp.int32)
-    return legs.Path(jnp.asarray(number, jnp.int32), none, jnp.asarray(STEP_SIZE, like.dtype))
+    return legs.Path(jnp.asarray(number, jnp.int32), none, jnp.asarray(legs.STEP_SIZE, like.dtype))
 
 
 def _total(model: Model, theta: Tree, found: legs.Leg) -> Total:
-    groups, variance, freedom = average_in_z(np.asarray(found.log_p[..., 0], float))
-    added = rounding(model, theta, found.mode[0])
+    groups, variance, freedom = average_in_z(np.asarray(found.log_p[..., 0].T, float))
+    added = rounding(model, theta, found.mode[:, 0])
     rounded = float(np.finfo(found.mode.dtype).eps * np.abs(groups).sum() / 2)
     if added is not None:
         groups, rounded = groups - added, rounded + float(np.linalg.norm(added))
     weights = np.exp(found.log_weights - found.log_weights.max(axis=-1, keepdims=True))
     ess = weights.sum(axis=-1) ** 2 / (weights**2).sum(axis=-1) / weights.shape[-1]
-    number = len(found.log_p)
+    number = found.log_p.shape[1]
     return Total(
         "legs",
         groups,
@@ -78,21 +82,14 @@ def _total(model: Model, theta: Tree, found: legs.Leg) -> Total:
         freedom,
         float(pareto_k(jnp.asarray(found.carried).reshape(1, -1))[0]),
         float(ess.min()),
-        number * NUM_PARTICLES,
+        number * legs.NUM_PARTICLES,
         number,
         None,
         rounded,
         USUAL_LIMIT,
-        float(np.sum(found.laplace[0], dtype=float)),
+        float(np.sum(found.laplace[:, 0], dtype=float)),
         USUAL_LIMIT,
     )
 
 
-def _legs_at(
-    keys, model: Model, theta: Tree, modes: Float[Array, "G D"], path: legs.Path
-) -> legs.Leg:
-    """Leaves (R, G, ...), one leg for each key."""
-    return lax.map(lambda key: legs.alone(key, model, theta, modes, NUM_PARTICLES, path), keys)
-
-
-_legs = Program(_legs_at, small=LEVEL_2_OLD_EMITTERS, large=LEVEL_2_OLD_EMITTERS)
+_legs = Program(legs.several, small=LEVEL_2_OLD_EMITTERS, large=LEVEL_2_OLD_EMITTERS)

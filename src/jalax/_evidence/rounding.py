@@ -18,7 +18,7 @@ from jalax._model.evaluation import ravel_latent
 from jalax._model.model import Model
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Program
-from jalax._runtime.processes import to_host
+from jalax._runtime.processes import to_host, to_host_in_double
 
 
 def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
@@ -29,8 +29,7 @@ def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
     if modes.dtype != np.float32:
         return np.zeros(len(modes))
     here = to_host(_at_modes(model.replace(theta=None), theta, modes))
-    numbers = to_host((theta, model.latent, model.data, modes))
-    theta, latent, data, modes = jax.tree.map(_doubled, numbers)
+    theta, latent, data, modes = to_host_in_double((theta, model.latent, model.data, modes))
     try:
         with jax.enable_x64(True):
             model = model.replace(latent=latent, data=data, theta=None, layout=None)
@@ -38,11 +37,6 @@ def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
     except (TypeError, ValueError, NotImplementedError):
         return None
     return here.astype(float) - there
-
-
-def _doubled(leaf: Any) -> np.ndarray:
-    leaf = np.asarray(leaf)
-    return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf
 
 
 def _log_joint(model: Model, theta: Tree, modes: Any) -> jax.Array:

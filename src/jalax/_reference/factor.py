@@ -13,7 +13,6 @@ dense matrix is all border, and a diagonal one has none.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +26,7 @@ from jalax._particles.trees import Tree
 from jalax._reference.compressed import Parts, compressed_hessian, parts
 from jalax._reference.plan import Plan
 from jalax._runtime.compilation import LEVEL_2_OLD_EMITTERS, jit
-from jalax._runtime.processes import to_host
+from jalax._runtime.processes import to_host, to_host_in_double
 
 FIRST_RIDGE, LAST_RIDGE = 1e-3, 1e6  # of the diagonal; grows eightfold
 
@@ -282,13 +281,7 @@ def log_det_of_model(model: Model, theta: Tree, x: Float[Array, " d"], plan: Pla
 
     In float32 the entries of a long series are all rounded alike, and the error adds up.
     """
-    numbers = to_host((theta, model.latent, model.data, x))
-    theta, latent, data, x = jax.tree.map(_doubled, numbers)
+    theta, latent, data, x = to_host_in_double((theta, model.latent, model.data, x))
     with jax.enable_x64(True):
         model = model.replace(latent=latent, data=data, theta=None)
         return log_det_in_double(factorise(plan, compressed_hessian(model, theta, x, plan)))
-
-
-def _doubled(leaf: Any) -> np.ndarray:
-    leaf = np.asarray(leaf)
-    return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf

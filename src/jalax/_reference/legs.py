@@ -16,6 +16,7 @@ leg tell log p at a few theta' around theta: their differences are the score and
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -27,11 +28,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from jalax._model.evaluation import log_joint_of_vectors, over_groups
 from jalax._model.model import Model
-from jalax._particles import weight_math
+from jalax._particles import langevin, weight_math
 from jalax._particles.resampling import systematic
 from jalax._particles.trees import Tree
 from jalax._reference.group_points import LOG_2PI, Pass
 from jalax._reference.plan import Plan
+from jalax._reference.tempering import Mixed
 from jalax._reference.whitening import (
     White,
     plan_for,
@@ -40,6 +42,8 @@ from jalax._reference.whitening import (
     whitened_around,
 )
 
+# What suits from 40 to 1,000 latents; a leg of twice the temperatures varies hardly less.
+NUM_PARTICLES, NUM_TEMPERATURES, STEP_SIZE = 256, 16, 0.2
 LOW = 0.5  # resample below this share of the particles
 COMPARED = 64  # particles, at each theta around: they hardly differ there
 APART = 0.2  # standard errors from theta to those around it
@@ -139,21 +143,23 @@ def look(
     return seen, jnp.max(legs.spread)
 
 
-def alone(key, model: Model, theta: Tree, modes: Float[Array, "G D"], num: int, path: Path) -> Leg:
-    """One leg a group at theta, without any around it."""
+def several(
+    keys: Key[Array, "G R"], model: Model, theta: Tree, modes: Float[Array, "G D"], path: Path
+) -> Leg:
+    """R legs a group at theta, without any around it: leaves (G, R, ...)."""
     flat, unravel = ravel_pytree(theta)
     plan = plan_for(model)
 
-    def of_group(mode, key, data):
+    def of_group(mode, keys, data):
         def density(t, x):
             return log_joint_of_vectors(model, unravel(t))(x, data)
 
         white = whitened(lambda x: density(flat, x), flat, mode, plan)
         none = jax.tree.map(lambda leaf: jnp.zeros((0, *leaf.shape), leaf.dtype), white)
-        return leg(key, density, white, none, plan, num, path)
+        one = partial(leg, density=density, white=white, others=none, plan=plan)
+        return lax.map(lambda key: one(key, num=NUM_PARTICLES, path=path), keys)
 
-    keys = jax.random.split(key, model.num_groups)
-    each = (8 * num + modes.shape[1]) * modes.shape[1]
+    each = (8 * NUM_PARTICLES + modes.shape[1]) * modes.shape[1]
     return over_groups(model, of_group, modes, keys, each=each)
 
 
@@ -275,27 +281,22 @@ def _move(key, visit: Callable, cloud: Cloud, k, path: Path) -> Cloud:
     one = jnp.ones((), cloud.log_weights.dtype)
     old_beta = one if k is None else k / path.num_temperatures * one
     new_beta = one if k is None else (k + 1) / path.num_temperatures * one
-    place, h = cloud.place, path.step_size
-    value, gradient = _tempered(old_beta, place)
-    xi = jax.random.normal(key_move, place.z.shape, place.z.dtype)
-    z = place.z + h * gradient + jnp.sqrt(h * (2 - h)) * xi
-    new = Place(z, *visit(z))
-    new_value, new_gradient = _tempered(new_beta, new)
-    path_taken = z - place.z
-    # Eq. 2 and 3 with 2 - h for 2, as `langevin.GaussianExact` has it.
-    forwards = jnp.sum(gradient * (path_taken - h / 2 * gradient), axis=1)
-    backwards = jnp.sum(new_gradient * (-path_taken - h / 2 * new_gradient), axis=1)
-    increment = (new_value - value) + (backwards - forwards) / (2 - h)
+    h, kernel = path.step_size, langevin.GaussianExact()
+    old = _tempered(old_beta, cloud.place)
+    z, taken = langevin.move(key_move, cloud.place.z[None], old.grad_x, h, kernel=kernel)
+    new = Place(z[0], *visit(z[0]))
+    tempered = _tempered(new_beta, new)
+    (increment,) = langevin.jarzynski_increment(old, tempered, taken, h, kernel=kernel)
     log_weights = jnp.where(jnp.isfinite(increment), cloud.log_weights + increment, -jnp.inf)
     return _resampled(key_resample, cloud._replace(place=new, log_weights=log_weights))
 
 
-def _tempered(beta, place: Place) -> tuple[Float[Array, " N"], Float[Array, "N D"]]:
-    """log of N(0, I)^(1 - beta) p^beta and its gradient."""
+def _tempered(beta, place: Place) -> Mixed:
+    """log of N(0, I)^(1 - beta) p^beta and its gradient, of one group."""
     size = place.z.shape[1]
     gaussian = -0.5 * jnp.sum(place.z**2, axis=1) - size / 2 * LOG_2PI
     value = (1 - beta) * gaussian + beta * place.value
-    return value, beta * place.gradient - (1 - beta) * place.z
+    return Mixed(value[None], (beta * place.gradient - (1 - beta) * place.z)[None])
 
 
 def _relative_variance(log_weights: Float[Array, " N"]) -> Float[Array, ""]:

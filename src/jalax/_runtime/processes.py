@@ -39,6 +39,15 @@ def to_host(tree: Tree) -> Tree:
     return jax.tree.map(one, tree)
 
 
+def to_host_in_double(tree: Tree) -> Tree:
+    """The same, with float64 for float32: what is to be computed again without rounding."""
+
+    def one(leaf):
+        return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf
+
+    return jax.tree.map(one, to_host(tree))
+
+
 def blocks(leaf: Any) -> Iterator[np.ndarray]:
     """The array on the host, some rows at a time where other processes hold part of it."""
     if not _is_far(leaf):
