@@ -175,7 +175,8 @@ def test_the_number_of_particles_grows_with_the_root_of_the_groups():
 
     y = 1.0 + np.sqrt(2.0) * np.random.default_rng(0).normal(size=22_500)
     model = jalax.GroupedModel(log_joint, jnp.zeros(()), jnp.asarray(y, float))
-    result = jalax.fit(model, 0.0, key=jax.random.key(0))
+    algorithm = jalax.JALAEM()
+    result = jalax.fit(model, 0.0, key=jax.random.key(0), algorithm=algorithm)
     assert result.log_weights.shape == (22_500, 150)
     assert result.gradient_bias == pytest.approx(1.0)
     assert "sqrt(G)/N = 1.00" in result.summary()
