@@ -42,7 +42,7 @@ class JointCase(Case):
 
     def model(self, y: np.ndarray) -> jalax.Model:
         x = jnp.zeros(self.latents)
-        return jalax.Model(self.log_joint, x, jnp.asarray(y), structure=self.structure)
+        return jalax.Model(self.log_joint, x, jnp.asarray(y, float), structure=self.structure)
 
 
 def normal(x, log_sd):
@@ -165,7 +165,7 @@ CELLS = SIDE * SIDE
 _PLACE = np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij"), -1).reshape(-1, 2)
 _ROOT = np.linalg.cholesky(np.exp(-np.linalg.norm(_PLACE[:, None] - _PLACE, axis=-1) / RANGE))
 _INVERSE = np.linalg.inv(_ROOT)
-DRAWS, FREEDOM = 100_000, 200.0
+DRAWS, FREEDOM = 50_000, 200.0
 
 
 def draw_field(rng, theta):

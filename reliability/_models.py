@@ -98,14 +98,14 @@ def case_of(name: str, kind: str) -> Case:
 def make_model(case: Case, kind: str, y: np.ndarray) -> jalax.Model:
     """Grouped: every group has its own particles and weights. Plain: all latents are one vector,
     with importance weights in as many dimensions."""
-    one = case.log_joint
+    one, y = case.log_joint, jnp.asarray(y, float)
     if kind == "grouped":
-        return jalax.GroupedModel(one, jnp.zeros(()), jnp.asarray(y))
+        return jalax.GroupedModel(one, jnp.zeros(()), y)
 
     def log_joint(theta, x, y):
         return jnp.sum(jax.vmap(one, in_axes=(None, 0, 0))(theta, x, y))
 
-    return jalax.Model(log_joint, jnp.zeros(len(y)), jnp.asarray(y))
+    return jalax.Model(log_joint, jnp.zeros(len(y)), y)
 
 
 # --- conjugate pairs: the latent is the log or logit of what has the conjugate prior -------------

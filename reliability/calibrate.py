@@ -54,7 +54,7 @@ import jalax  # noqa: E402
 LEVEL = 0.95
 FAR = 1 - 6.8e-6  # 4.5 errors of a normal distribution; of Student's t, as many as it takes
 ALL = [*CASES, *JOINT_CASES]
-BLOCK = 25  # seeds in one part: what is lost when a run is interrupted
+BLOCK = 13  # seeds in one part: what is lost when a run is interrupted
 Record = dict[str, Any]
 Row = dict[str, Any]
 
