@@ -52,7 +52,6 @@ MAX_REJECTED = 20  # trials in a row
 # By legs: log p has noise, though the same at every theta of the climb.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.02, 0.3
 NUM_AFTER, LONGEST_LEG = 2, 128  # moves at beta = 1, and temperatures
-LARGE_SPREAD = 20.0  # log Z of one leg of 256 particles then varies by 0.3: longer ones are due
 MOST_NUMBERS = 12  # of theta: log p is looked at around it in all directions, two at a time
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
 
@@ -214,8 +213,7 @@ class Scoring(Algorithm):
         )
         none_yet, longest, damping = (jnp.asarray(x, flat.dtype) for x in (0.0, LONGEST, 1e-3))
         shifts, sums = jax.random.key_data(key), no_sums(groups, num, flat)
-        h = jnp.asarray(legs.STEP_SIZE, flat.dtype)
-        path = legs.Path(zero, zero, h) if by_legs(model) else None
+        path = legs.Path(zero, zero) if by_legs(model) else None
         memory = Memory(zero, shifts, flat, none_yet, longest, damping, zero, here, sums, path)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
@@ -319,7 +317,7 @@ def _with_legs(memory: Memory, spread) -> Memory:
     assert path is not None
     begins, climbed = ends & (path.num_temperatures == 0), memory.sums.number == 0
     usual = legs.NUM_TEMPERATURES
-    longer = jnp.clip(usual * spread / LARGE_SPREAD, usual, LONGEST_LEG)
+    longer = jnp.clip(usual * spread / legs.LARGE_SPREAD, usual, LONGEST_LEG)
     longer = jnp.where(ends & climbed, longer.astype(jnp.int32), path.num_temperatures)
     here = memory.here
     return memory._replace(

@@ -1,7 +1,8 @@
 """Legs from the Laplace Gaussian at a fixed theta, as an estimate of the evidence.
 
-For many latents, where importance sampling leaves too few of its draws. A pilot leg, which is not
-weighed, says how many temperatures the others take; their spread is the error.
+For many latents, where importance sampling leaves too few of its draws. Pilot legs, which are not
+weighed, say how many temperatures the others take and how many of them there are; their spread is
+the error.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from jalax._runtime.compilation import LEVEL_2_OLD_EMITTERS, Program, fold_in
 from jalax._runtime.processes import to_host
 
 LONGEST = 256  # temperatures
+MOST_TIMES = 4  # as many replicates as asked for, where their error would be large
 
 
 def suits(model: Model, budget: Budget) -> bool:
@@ -41,29 +43,35 @@ def estimate(key, model: Model, theta: Tree, budget: Budget) -> tuple[Total, int
     """Replicates averaged in Z, and how many temperatures they took."""
     if model.structure is not None:
         model = model.replace(plan=checked_plan(model, theta), structure=None)
-    allowed: Any = budget.filled(model).error
     example, _ = ravel_latent(model)
+    # As those of many groups, the errors of many latents add up.
+    usual: Any = max(budget.filled(model).error, 0.002 * np.sqrt(model.num_groups * example.size))
+    allowed = budget.error or usual
     modes = jnp.broadcast_to(example, (model.num_groups, example.size))
-    few = _path(legs.NUM_TEMPERATURES, example)
-    pilot = _legs(_keys(key, 0, model, 1), model, theta, modes, few)
-    # The variance of log Z falls about as fast as temperatures are added.
-    needed = float(np.max(to_host(pilot.spread))) / (
-        legs.NUM_PARTICLES * budget.num_replicates * allowed**2
-    )
-    least = legs.NUM_TEMPERATURES
-    number = int(np.clip(np.ceil(least * needed), least, LONGEST))
-    keys = _keys(key, 1, model, budget.num_replicates)
-    found = to_host(_legs(keys, model, theta, pilot.mode[:, 0], _path(number, example)))
+    number = legs.NUM_TEMPERATURES
+    pilot = _legs(_keys(key, 0, model, 1), model, theta, modes, _path(number))
+    while number < LONGEST and _spread(pilot) > legs.LARGE_SPREAD:
+        number *= 2
+        keys = _keys(key, number, model, 1)
+        pilot = _legs(keys, model, theta, pilot.mode[:, 0], _path(number))
+    # More legs are worth more than longer ones, where none of them varies much.
+    needed = _spread(pilot) / (legs.NUM_PARTICLES * budget.num_replicates * allowed**2)
+    replicates = int(np.clip(np.ceil(needed), 1, MOST_TIMES) * budget.num_replicates)
+    keys = _keys(key, 1, model, replicates)
+    found = to_host(_legs(keys, model, theta, pilot.mode[:, 0], _path(number)))
     return _total(model, theta, found), number
+
+
+def _spread(pilot: legs.Leg) -> float:
+    return float(np.max(to_host(pilot.spread)))
 
 
 def _keys(key, which: int, model: Model, number: int) -> Array:
     return jax.random.split(fold_in(key, which), (model.num_groups, number))
 
 
-def _path(number: int, like: Array) -> legs.Path:
-    none = jnp.zeros((), jnp.int32)
-    return legs.Path(jnp.asarray(number, jnp.int32), none, jnp.asarray(legs.STEP_SIZE, like.dtype))
+def _path(number: int) -> legs.Path:
+    return legs.Path(jnp.asarray(number, jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def _total(model: Model, theta: Tree, found: legs.Leg) -> Total:

@@ -44,6 +44,7 @@ from jalax._reference.whitening import (
 
 # What suits from 40 to 1,000 latents; a leg of twice the temperatures varies hardly less.
 NUM_PARTICLES, NUM_TEMPERATURES, STEP_SIZE = 256, 16, 0.2
+LARGE_SPREAD = 10.0  # log Z of one leg of 256 particles then varies by 0.2: longer ones are due
 LOW = 0.5  # resample below this share of the particles
 COMPARED = 64  # particles, at each theta around: they hardly differ there
 APART = 0.2  # standard errors from theta to those around it
@@ -55,7 +56,16 @@ class Path(NamedTuple):
 
     num_temperatures: Int[Array, ""]  # K; 0: no leg, but Laplace's approximation
     num_after: Int[Array, ""]  # moves at beta = 1
-    step_size: Float[Array, ""]  # h, in units of the curvature at the mode
+
+    @property
+    def step_size(self) -> Float[Array, ""]:
+        """h, in units of the curvature at the mode.
+
+        A leg is long where its moves do work of their own. That falls with h much faster than with
+        K, but moves too short forget nothing: the root of K is between.
+        """
+        longer = jnp.maximum(self.num_temperatures / NUM_TEMPERATURES, 1.0)
+        return STEP_SIZE / jnp.sqrt(longer)
 
 
 class Place(NamedTuple):
@@ -281,7 +291,7 @@ def _move(key, visit: Callable, cloud: Cloud, k, path: Path) -> Cloud:
     one = jnp.ones((), cloud.log_weights.dtype)
     old_beta = one if k is None else k / path.num_temperatures * one
     new_beta = one if k is None else (k + 1) / path.num_temperatures * one
-    h, kernel = path.step_size, langevin.GaussianExact()
+    h, kernel = path.step_size.astype(one.dtype), langevin.GaussianExact()
     old = _tempered(old_beta, cloud.place)
     z, taken = langevin.move(key_move, cloud.place.z[None], old.grad_x, h, kernel=kernel)
     new = Place(z[0], *visit(z[0]))
