@@ -50,7 +50,7 @@ SHORTEST_IF_FLAT, MISSING = 0.02, 1e-3  # the same where less than this share is
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
 # By legs: log p has noise, though the same at every theta of the climb.
-SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.02, 0.3
+SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.05, 0.3
 NUM_AFTER, LONGEST_LEG = 2, 128  # moves at beta = 1, and temperatures
 MOST_NUMBERS = 12  # of theta: log p is looked at around it in all directions, two at a time
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged

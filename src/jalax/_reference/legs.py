@@ -48,7 +48,7 @@ LARGE_SPREAD = 10.0  # log Z of one leg of 256 particles then varies by 0.2: lon
 LOW = 0.5  # resample below this share of the particles
 COMPARED = 64  # particles, at each theta around: they hardly differ there
 APART = 0.2  # standard errors from theta to those around it
-BOTH_SIDES_UP_TO = 6  # numbers of theta, for mixed differences
+BOTH_SIDES_UP_TO = 3  # numbers of theta, for mixed differences
 
 
 class Path(NamedTuple):
