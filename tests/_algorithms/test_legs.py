@@ -215,3 +215,25 @@ def test_the_books_answers(name, precision):
         strict=True,
     ):
         np.testing.assert_allclose(found, exact, rtol=0.05)
+
+
+def test_callbacks_look_at_every_step_of_many_latents():
+    """A pass may take seconds: nobody waits for a hundred of them to see, stop or save a fit."""
+
+    class Seen(jalax.callbacks.Callback):
+        def __init__(self):
+            self.steps = []
+
+        def after_chunk(self, run):
+            self.steps.append(run.step)
+
+    seen = Seen()
+    y = jnp.asarray(np.random.default_rng(0).normal(size=240), float)
+
+    def log_joint(theta, x, y):
+        return -0.5 * jnp.sum((x - theta) ** 2 + (y - x) ** 2)
+
+    nothing = np.zeros(0, int), np.zeros(0, int)
+    model = jalax.Model(log_joint, jnp.zeros(240), y, structure=nothing)
+    fit(model, 0.0, num_steps=3, callbacks=[seen])
+    assert seen.steps == [1, 2, 3]

@@ -13,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import integrate, special, stats
+from scipy.optimize import minimize
 
 FOLDER = Path(__file__).parents[2] / "reliability"
 sys.path.insert(0, str(FOLDER))
 
 import _models  # noqa: E402
 import calibrate  # noqa: E402
+from _joint_models import JOINT_CASES  # noqa: E402
 from _models import CASES, GROUPS, case_of, make_model, maximise, slopes  # noqa: E402
 
 
@@ -208,6 +210,33 @@ def test_bands():
         assert hits.cdf(high) - hits.cdf(low - 1) >= 1 - alpha
         assert hits.cdf(low - 1) <= alpha / 2 < hits.cdf(low)
     assert calibrate.band(200) == (184, 196)
+
+
+# --- latents in one block -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", JOINT_CASES)
+def test_the_exact_evidence_of_a_joint_latent(name):
+    """Against importance sampling from a Student-t on the mode of what jalax sees."""
+    with jax.enable_x64(True):
+        case = JOINT_CASES[name]
+        y, theta = case.data(3).astype(float), {k: v + 0.1 for k, v in case.truth.items()}
+
+        def log_p(x):
+            return case.log_joint(theta, x, jnp.asarray(y))
+
+        start = np.zeros(case.latents)
+        found = minimize(lambda x: -log_p(x), start, jac=jax.jit(jax.grad(lambda x: -log_p(x))))
+        root = np.linalg.cholesky(np.linalg.inv(-jax.hessian(log_p)(found.x)))
+        reference = stats.multivariate_t(np.zeros(case.latents), df=100)
+        z = reference.rvs(40_000, random_state=0)
+        log_q = reference.logpdf(z) - np.log(np.diag(root)).sum()
+        terms = np.asarray(jax.lax.map(log_p, found.x + z @ root.T, batch_size=1000)) - log_q
+    weights = np.exp(terms - terms.max())
+    error = weights.std() / weights.mean() / np.sqrt(weights.size)
+    assert error < 0.05
+    exact = case.exact(np.array(list(theta.values())), y)
+    assert abs(np.log(weights.mean()) + terms.max() - exact) < 4.5 * error
 
 
 @pytest.mark.slow

@@ -217,6 +217,9 @@ class Scoring(Algorithm):
         memory = Memory(zero, shifts, flat, none_yet, longest, damping, zero, here, sums, path)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
+    def steps_at_once(self, model: Model) -> int | None:
+        return 1 if trees.size(model.latent) > 200 else None  # a pass of legs may take seconds
+
     def step(self, key, model: Model, state: State) -> tuple[State, ScoringInfo]:
         memory, (flat, unravel) = state.memory, ravel_pytree(state.theta)
         climbing = memory.phase == CLIMBING

@@ -19,10 +19,13 @@ import numpy as np
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import State, Status
+from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime.arguments import check_callable, check_number
 from jalax._runtime.layouts import Layout
 from jalax._runtime.processes import is_first, to_host
+
+LARGE = 1000  # latents, whose number is worth saying
 
 
 class Stop(NamedTuple):
@@ -197,7 +200,7 @@ class progress_bar(Callback):
         self._bar = tqdm(
             total=run.last_step,
             initial=run.step,
-            desc=type(run.algorithm).__name__,
+            desc=_what(run),
             unit="step",
             file=file,
             dynamic_ncols=True,
@@ -217,6 +220,14 @@ class progress_bar(Callback):
             self._bar.refresh()
         self._bar.close()
         self._bar = None
+
+
+def _what(run: Run) -> str:
+    """`Scoring`; of a large latent that is not in groups also how large."""
+    name, size = type(run.algorithm).__name__, trees.size(run.model.latent)
+    if run.many or run.model.grouped or size < LARGE:
+        return name
+    return f"{name}, {size:,} latents in one block"
 
 
 def progress_line(run: Run) -> str:

@@ -43,6 +43,7 @@ def drive(
     If one of many fits diverges, it keeps its last finite state while the others go on.
     """
     begun: list[Callback] = []
+    chunk_size = min(chunk_size, run.algorithm.steps_at_once(run.model) or chunk_size)
     try:
         with losses(run, callbacks), interrupts(run.layout) as interrupted:
             for callback in callbacks:

@@ -136,6 +136,10 @@ class Algorithm(Workload):
 
     # --- while it runs --------------------------------------------------------------------------
 
+    def steps_at_once(self, model: Model) -> int | None:
+        """The most steps between two looks of the callbacks, where one takes long; None: any."""
+        return None
+
     def is_done(self, state: State) -> Bool[Array, ""]:
         """The loop may stop."""
         return jnp.zeros((), bool)
