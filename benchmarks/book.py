@@ -121,7 +121,8 @@ def save(found: Row, out: Path) -> None:
 
 def page(found: Row) -> str:
     rows = found["rows"]
-    about = ", ".join(f"{k} {v}" for k, v in found.get("machine", {}).items())
+    known = {**found.get("machine", {}), "commit": commits(rows)}
+    about = ", ".join(f"{k} {v}" for k, v in known.items())
     head = (
         f"`python benchmarks/book.py`: keys {found['keys']}, limit {found['limit']:g} s, {about}."
     )
@@ -135,6 +136,15 @@ def page(found: Row) -> str:
     if compared := [line for row in rows for line in beside(row)]:
         parts += [PEERS, table(compared)]
     return "\n\n".join(parts) + "\n"
+
+
+def commits(rows: list[Row]) -> str:
+    """Most rows' first; of the others, whose they are."""
+    by: dict[str, list[str]] = {}
+    for row in rows:
+        by.setdefault(row["commit"], []).append(row["name"])
+    first, *others = sorted(by.items(), key=lambda pair: -len(pair[1]))
+    return ", ".join([first[0], *(f"{name} ({', '.join(of)})" for name, of in others)])
 
 
 def short(verdict: str) -> str:

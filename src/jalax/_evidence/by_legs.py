@@ -56,7 +56,7 @@ def estimate(key, model: Model, theta: Tree, budget: Budget) -> tuple[Total, int
         pilot = _legs(keys, model, theta, pilot.mode[:, 0], _path(number))
     # More legs are worth more than longer ones, where none of them varies much.
     needed = _spread(pilot) / (legs.NUM_PARTICLES * budget.num_replicates * allowed**2)
-    replicates = int(np.clip(np.ceil(needed), 1, MOST_TIMES) * budget.num_replicates)
+    replicates = int(np.clip(np.round(needed), 1, MOST_TIMES) * budget.num_replicates)
     keys = _keys(key, 1, model, replicates)
     found = to_host(_legs(keys, model, theta, pilot.mode[:, 0], _path(number)))
     return _total(model, theta, found), number
