@@ -2,8 +2,8 @@
 
 A logistic random intercept, 8 rows a group: the default fit of 100 to 100,000 groups, each in a
 process of its own (peak memory), then once more with new data (no compilation). The largest also
-by JALA-EM with 50 particles and minibatches of groups, with another key. Writes groups-cpu.json and .md (or -gpu) beside this
-file.
+by JALA-EM with 50 particles and minibatches of groups, with another key. Writes groups-cpu.json
+and .md (or -gpu) beside this file.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def test_a_gaussian_posterior_does_no_work(precision):
     model = checks.prepare_model(series())
     theta = checks.prepare_theta(at, model)
     dtype = jnp.result_type(float)
-    path = legs.Path(jnp.asarray(4), jnp.asarray(1), jnp.asarray(0.3, dtype))
+    path = legs.Path(jnp.asarray(4), jnp.asarray(1))
     modes, nothing = jnp.zeros((1, DAYS)), jnp.zeros((2, 2), dtype)
     look = jax.jit(legs.look, static_argnames="num")
     other, _ = look(jax.random.key(1), model, theta, modes, 16, path, nothing)

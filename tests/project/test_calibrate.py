@@ -161,6 +161,7 @@ def perfect_records(name, kind, seeds):
                 "intervals": best.interval.tolist(),
                 "exact_evidence": -100.0,
                 "evidence_interval": [-100 + noise - 0.0392, -100 + noise + 0.0392],
+                "evidence_far": [-100 + noise - 0.09, -100 + noise + 0.09],
             }
         )
     return records
@@ -172,7 +173,7 @@ def shrunk(record, factor):
         middle = ends.mean(axis=-1, keepdims=True)
         return (middle + (ends - middle) / factor).tolist()
 
-    names = "intervals", "evidence_interval"
+    names = "intervals", "evidence_interval", "evidence_far"
     return record | {name: around_the_middle(record[name]) for name in names}
 
 
@@ -183,6 +184,9 @@ def test_intervals_shrunk_by_two_are_out_of_the_band():
     assert [row["interval"] for row in rows] == ["evidence", "log_scale", "mean"]
     assert all(row["in joint band"] for row in rows)
     assert all(row.get("differ", 0) == 0 for row in rows)
+    assert rows[0]["far"] == 0
+    tenth = [shrunk(record, 10) for record in records]
+    assert calibrate.coverage_rows(name, "grouped", tenth)[0]["far"] > 0  # 0.45 errors away
     half = [shrunk(record, 2) for record in records]
     for row in calibrate.judged(calibrate.coverage_rows(name, "grouped", half)):
         assert not row["in band"]
