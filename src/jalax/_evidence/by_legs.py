@@ -45,8 +45,8 @@ def estimate(key, model: Model, theta: Tree, budget: Budget) -> tuple[Total, int
         model = model.replace(plan=checked_plan(model, theta), structure=None)
     example, _ = ravel_latent(model)
     # As those of many groups, the errors of many latents add up.
-    usual: Any = max(budget.filled(model).error, 0.002 * np.sqrt(model.num_groups * example.size))
-    allowed = budget.error or usual
+    usual: Any = budget.filled(model).error
+    allowed = budget.error or max(usual, 0.002 * np.sqrt(model.num_groups * example.size))
     modes = jnp.broadcast_to(example, (model.num_groups, example.size))
     number = legs.NUM_TEMPERATURES
     pilot = _legs(_keys(key, 0, model, 1), model, theta, modes, _path(number))
