@@ -44,9 +44,10 @@ LONGEST = 3.0  # standard errors that theta may move in the first step
 # Along less than this share of the complete-data information: in standard errors of complete data.
 FLAT, FLAT_LONGEST = 0.01, 4.5
 LEAST_SHARE = 1e-6  # of the complete-data information, that points can tell from zero
+NOISE = 300  # the same for rounding, between two parameters, in units of the last place
 GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
-SHORTEST_IF_FLAT, MISSING = 0.02, 1e-3  # the same where less than this share is not missing
+SHORTEST_IF_FLAT, MISSING = 0.01, 1e-3  # the same where less than this share is not missing
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
 # By legs: log p has noise, though the same at every theta of the climb.
@@ -366,7 +367,12 @@ def newton_step(score, complete, missing, damping, longest) -> Step:
 def _eigen(complete, missing) -> tuple[Array, Array, Array]:
     """Of the observed information, in units in which that of complete data has ones in it."""
     scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
-    return *jnp.linalg.eigh((complete - missing) * scale[:, None] * scale), scale
+    observed = (complete - missing) * scale[:, None] * scale
+    # What may be rounding must not turn the axes: a spread near zero would be moved along with all
+    # others, and take what is known about them with it.
+    least = max(LEAST_SHARE, NOISE * float(jnp.finfo(observed.dtype).eps))
+    small = (jnp.abs(observed) < least) & ~jnp.eye(len(observed), dtype=bool)
+    return *jnp.linalg.eigh(jnp.where(small, 0.0, observed)), scale
 
 
 def _trust(memory: Memory, accepted, rise) -> tuple[Array, Array]:

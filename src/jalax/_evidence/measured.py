@@ -69,15 +69,18 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
 
 
 def is_lost(seen: Measurement) -> bool:
-    """So much information is missing in some direction that what is left may be noise.
+    """So much information is missing that what is left may be noise, along two directions or more.
 
     A standard deviation on its way to zero takes that about the mean of its groups along: there
-    the score says nothing about it any more.
+    the score says nothing about it any more. Alone it does no harm.
     """
     scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(seen.complete)), 1e-300))
     left = (seen.complete - seen.missing) * np.outer(scale, scale)
+    if not np.isfinite(left).all():
+        return False
     least = max(LOST, 100 * float(np.finfo(seen.modes.dtype).eps))
-    return bool(np.isfinite(left).all() and np.linalg.eigvalsh(left)[0] < least)
+    rounding = (np.abs(left) < least) & ~np.eye(len(left), dtype=bool)
+    return int(np.sum(np.linalg.eigvalsh(np.where(rounding, 0.0, left)) < least)) > 1
 
 
 def _doubts(total: Total) -> list[str]:
