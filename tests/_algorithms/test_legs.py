@@ -60,16 +60,17 @@ def test_a_gaussian_posterior_does_no_work(precision):
     path = legs.Path(jnp.asarray(4), jnp.asarray(1))
     modes, nothing = jnp.zeros((1, DAYS)), jnp.zeros((2, 2), dtype)
     look = jax.jit(legs.look, static_argnames="num")
-    other, _ = look(jax.random.key(1), model, theta, modes, 16, path, nothing)
+    (other, *_), _ = look(jax.random.key(1), model, theta, modes, 16, path, nothing, 1)
     # As in a fit: how far the thetas around are is known from the pass before.
-    seen, spread = look(jax.random.key(0), model, theta, modes, 16, path, other.complete)
+    keys = jax.random.key(0), model, theta, modes, 16, path, other.complete, 2
+    (seen, next_one, *_), spread = look(*keys)
 
     def log_p(v):
         return series_log_p(v[1], v[0])
 
     point, rounding = np.array([at["log_sd"], at["mean"]]), 1e-9 if precision == "float64" else 1e-4
     assert float(spread) < 100 * rounding
-    for found in (seen, other):
+    for found in (seen, next_one, other):
         assert float(found.log_p[0]) == pytest.approx(log_p(point), abs=rounding)
         assert float(found.laplace[0]) == pytest.approx(log_p(point), abs=rounding)
     gradient = optimize.approx_fprime(point, log_p, 1e-6)

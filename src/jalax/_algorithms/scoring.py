@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from jalax._algorithms.newton import LONGEST, last_step, newton_step, trust
 from jalax._model import information
 from jalax._model.algorithm import Algorithm, Measurement
 from jalax._model.evaluation import ravel_latent
@@ -40,19 +41,12 @@ from jalax._reference.group_points import (
 from jalax._reference.mode_search import DENSE_UP_TO
 
 CLIMBING, MEASURING, DONE = range(3)
-LONGEST = 3.0  # standard errors that theta may move in the first step
-# Along less than this share of the complete-data information: in standard errors of complete data.
-FLAT, FLAT_LONGEST = 0.01, 4.5
-LEAST_SHARE = 1e-6  # of the complete-data information, that points can tell from zero
-NOISE = 300  # the same for rounding, between two parameters, in units of the last place
-GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
-SHORTEST_IF_FLAT, MISSING = 0.01, 1e-3  # the same where less than this share is not missing
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
 # By legs: log p has noise, though the same at every theta of the climb.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.05, 0.3
-NUM_AFTER, LONGEST_LEG = 2, 128  # moves at beta = 1, and temperatures
+NUM_AFTER, SHORT_LEG, LONGEST_LEG = 1, 8, 128  # moves at beta = 1, and temperatures
 MOST_NUMBERS = 12  # of theta: log p is looked at around it in all directions, two at a time
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
 
@@ -230,19 +224,23 @@ class Scoring(Algorithm):
         theta, here = unravel(memory.trial), memory.here
         where = shifts, model, theta, here.modes, num
         if memory.path is None:
-            seen, spread = look(*where), None
+            passes, number, spread = [look(*where)], 1, None
         else:
-            seen, spread = legs.look(*where, memory.path, here.complete)
+            left = self._enough(memory) - memory.sums.number
+            number = jnp.where(climbing, 1, jnp.clip(left, 1, legs.LEGS_AT_ONCE))
+            passes, spread = legs.look(*where, memory.path, here.complete, number)
+        seen = passes[0]
         rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
         slack = TOLERANCE if spread is None else TOLERANCE_BY_LEGS
         accepted = _is_finite(seen) & (~climbing | (rise >= -slack))
         after = self._climb(memory, seen, accepted, flat, rise, state.step)
         if spread is not None:
-            after = _with_legs(after, spread)
-        after = trees.select(climbing, after, self._measure(model, memory, seen, accepted))
+            number = num * self.num_measurements
+            after = _with_legs(after, spread, number * error_aimed_at(model) ** 2)
+        after = trees.select(climbing, after, self._measure(model, memory, passes, number))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
-        theta = jnp.where(ended, theta + _last_step(after), theta)
+        theta = jnp.where(ended, theta + _last_step(after.sums), theta)
 
         particles = _as_latents(model, seen.particles)
         particles = trees.select(accepted, particles, state.particles)
@@ -267,7 +265,7 @@ class Scoring(Algorithm):
         new = Here(*(getattr(seen, name) for name in Here._fields))
         here = trees.select(accepted, new, memory.here)
         theta = jnp.where(accepted, memory.trial, theta)
-        longest, damping = _trust(memory, accepted, rise)
+        longest, damping = trust(memory.longest, memory.damping, memory.foreseen, rise, accepted)
         rejected = jnp.where(accepted, 0, memory.rejected + 1).astype(jnp.int32)
         step = newton_step(here.score, here.complete, here.missing, damping, longest)
         short = step.length < (SHORTEST if memory.path is None else SHORTEST_BY_LEGS)
@@ -284,21 +282,29 @@ class Scoring(Algorithm):
             here=here,
         )
 
-    def _measure(self, model: Model, memory: Memory, seen: Pass, finite) -> Memory:
-        """One measurement more; one that is not finite would spoil all of them.
+    def _measure(self, model: Model, memory: Memory, passes: list[Pass], number) -> Memory:
+        """Some measurements more; one that is not finite would spoil all of them.
 
         Every so many of them it is seen whether log p is known well enough.
         """
-        new = added(memory.sums, memory.here.log_p, seen)
-        sums = trees.select(finite, new, memory.sums)
-        number = jnp.maximum(sums.number, 2)
-        variance = relative_variance(number, sums.ratio, sums.ratio_square)
-        error = jnp.sqrt(jnp.sum(variance))
-        enough = (error < error_aimed_at(model)) & (sums.number % self.num_measurements == 0)
-        rounds = MOST_ROUNDS if memory.path is None else 1  # legs are as long as they need to be
-        done = finite & (enough | (sums.number >= rounds * self.num_measurements))
+        sums = memory.sums
+        for k, seen in enumerate(passes):
+            counts = _is_finite(seen) & (k < number)
+            sums = trees.select(counts, added(sums, memory.here.log_p, seen), sums)
+        variance = relative_variance(jnp.maximum(sums.number, 2), sums.ratio, sums.ratio_square)
+        known = jnp.sqrt(jnp.sum(variance)) < error_aimed_at(model)
+        known = known & (sums.number % self.num_measurements == 0)
+        done = (sums.number > memory.sums.number) & (known | (sums.number >= self._enough(memory)))
         phase = jnp.where(done, DONE, MEASURING).astype(jnp.int32)
         return memory._replace(phase=phase, sums=sums)
+
+    def _enough(self, memory: Memory) -> Int[Array, ""] | int:
+        """The most measurements."""
+        if memory.path is None:
+            return MOST_ROUNDS * self.num_measurements
+        # Legs are as long as they need to be; those of a Gaussian are all alike.
+        is_gaussian = memory.path.num_temperatures == legs.FEWEST
+        return jnp.where(is_gaussian, legs.LEGS_AT_ONCE, self.num_measurements)
 
     def measurement(self, state: State) -> Measurement | None:
         memory, here = state.memory, state.memory.here
@@ -312,17 +318,19 @@ def by_legs(model: Model) -> bool:
     return trees.size(model.latent) > points.LATENTS_UP_TO
 
 
-def _with_legs(memory: Memory, spread) -> Memory:
+def _with_legs(memory: Memory, spread, allowed) -> Memory:
     """Where a climb on Laplace's approximation ends, one on log p begins from there.
 
-    Where that ends, the legs of the measurements are longer if their spread was large.
+    Where that ends, the legs of the measurements are longer if the spread of the last was larger
+    than allowed.
     """
     path, ends = memory.path, memory.phase != CLIMBING
     assert path is not None
     begins, climbed = ends & (path.num_temperatures == 0), memory.sums.number == 0
-    usual = legs.NUM_TEMPERATURES
-    longer = jnp.clip(usual * spread / legs.LARGE_SPREAD, usual, LONGEST_LEG)
-    longer = jnp.where(ends & climbed, longer.astype(jnp.int32), path.num_temperatures)
+    usual = SHORT_LEG
+    longer = jnp.clip(usual * spread / allowed, usual, LONGEST_LEG).astype(jnp.int32)
+    longer = jnp.where(spread < legs.NO_SPREAD, legs.FEWEST, longer)
+    longer = jnp.where(ends & climbed, longer, path.num_temperatures)
     here = memory.here
     return memory._replace(
         phase=jnp.where(begins, CLIMBING, memory.phase).astype(jnp.int32),
@@ -336,64 +344,10 @@ def _with_legs(memory: Memory, spread) -> Memory:
     )
 
 
-class Step(NamedTuple):
-    step: Float[Array, " P"]
-    length: Float[Array, ""]  # in standard errors, before it is shortened
-    rise: Float[Array, ""]  # of log p, if it is the parabola that it looks like here
-
-
-def newton_step(score, complete, missing, damping, longest) -> Step:
-    """The next step, no longer than so many standard errors.
-
-    Where the observed information is not positive definite the size of its eigenvalues counts, and
-    no less than what the points, or rounding, can tell from zero.
-    """
-    share, axes, scale = _eigen(complete, missing)
-    least = max(LEAST_SHARE, 30 * float(jnp.finfo(share.dtype).eps))
-    along, size = axes.T @ (scale * score), jnp.maximum(jnp.abs(share), least)
-    step = along / (size + damping)
-    # A flat direction that has little to give is let alone: on the way to a boundary it would
-    # take theta where no information is left about the others.
-    step = jnp.where((share < MISSING) & (jnp.abs(along * step) < SHORTEST_IF_FLAT**2), 0.0, step)
-    length = jnp.sqrt(jnp.sum(jnp.abs(along * step)))
-    step = step * jnp.minimum(1.0, longest / jnp.maximum(length, 1e-30))
-    # A parabola says little about those that have, and the others must keep up with them.
-    most = jnp.where(share < FLAT, FLAT_LONGEST, jnp.inf)
-    step = jnp.clip(step, -most, most)
-    rise = jnp.sum(step * (along - size * step / 2))
-    return Step(scale * (axes @ step), length, rise)
-
-
-def _eigen(complete, missing) -> tuple[Array, Array, Array]:
-    """Of the observed information, in units in which that of complete data has ones in it."""
-    scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
-    observed = (complete - missing) * scale[:, None] * scale
-    # What may be rounding must not turn the axes: a spread near zero would be moved along with all
-    # others, and take what is known about them with it.
-    least = max(LEAST_SHARE, NOISE * float(jnp.finfo(observed.dtype).eps))
-    small = (jnp.abs(observed) < least) & ~jnp.eye(len(observed), dtype=bool)
-    return *jnp.linalg.eigh(jnp.where(small, 0.0, observed)), scale
-
-
-def _trust(memory: Memory, accepted, rise) -> tuple[Array, Array]:
-    """How long the next step may be, and its damping, by what the last one did."""
-    share = rise / jnp.maximum(memory.foreseen, 1e-30)
-    factor = jnp.where(share > GOOD, 2.0, jnp.where(share < BAD, 0.5, 1.0))
-    factor = jnp.where(memory.foreseen > 0, factor, 1.0)  # nothing was, at theta_0
-    factor = jnp.where(accepted, factor, 0.25)
-    longest = jnp.maximum(memory.longest * factor, LONGEST)
-    is_short = memory.longest <= LONGEST  # and still fell: another direction, then
-    higher = jnp.where(is_short, jnp.maximum(8 * memory.damping, 1e-2), memory.damping)
-    return longest, jnp.where(accepted, memory.damping / 5, higher)
-
-
-def _last_step(memory: Memory) -> Float[Array, " P"]:
-    """To the maximum that all measurements together see, along what they know something about."""
-    sums, num = memory.sums, jnp.maximum(memory.sums.number, 1)
-    score, complete, missing = (x / num for x in (sums.score, sums.complete, sums.missing))
-    share, axes, scale = _eigen(complete, missing)
-    along = jnp.where(share > MISSING, axes.T @ (scale * score) / share, 0.0)
-    return scale * (axes @ along)
+def _last_step(sums: Sums) -> Float[Array, " P"]:
+    """To the maximum that all measurements together see."""
+    number = jnp.maximum(sums.number, 1)
+    return last_step(sums.score / number, sums.complete / number, sums.missing / number)
 
 
 def _is_finite(seen: Pass) -> Bool[Array, ""]:

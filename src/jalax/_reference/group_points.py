@@ -132,10 +132,12 @@ def measured(
 
 def error_aimed_at(model: Model) -> float:
     """The standard error of log p over all groups that is worth more passes."""
-    groups = model.num_groups
-    if trees.size(model.latent) <= points.LATTICE_UP_TO:
+    groups, size = model.num_groups, trees.size(model.latent)
+    if size <= points.LATTICE_UP_TO:
         return max(0.01, 3e-6 * groups)
-    return max(0.01, 3e-3 * groups**0.5)
+    if size <= points.LATENTS_UP_TO:
+        return max(0.01, 3e-3 * groups**0.5)
+    return max(0.02, 2e-3 * (groups * size) ** 0.5)  # by legs
 
 
 class _Place(NamedTuple):

@@ -45,6 +45,8 @@ from jalax._reference.whitening import (
 # What suits from 40 to 1,000 latents; a leg of twice the temperatures varies hardly less.
 NUM_PARTICLES, NUM_TEMPERATURES, STEP_SIZE = 256, 16, 0.2
 LARGE_SPREAD = 10.0  # log Z of one leg of 256 particles then varies by 0.2: longer ones are due
+NO_SPREAD, FEWEST = 1e-3, 2  # here by 0.002: of a Gaussian so few temperatures will do
+LEGS_AT_ONCE = 4  # at one theta: what is found around it serves them all
 LOW = 0.5  # resample below this share of the particles
 COMPARED = 64  # particles, at each theta around: they hardly differ there
 APART = 0.2  # standard errors from theta to those around it
@@ -105,11 +107,12 @@ def look(
     num: int,
     path: Path,
     information: Float[Array, "P P"],
-) -> tuple[Pass, Float[Array, ""]]:
-    """One leg of `num` particles a group at theta, from the modes at a theta nearby.
+    number: Int[Array, ""],
+) -> tuple[list[Pass], Float[Array, ""]]:
+    """`number` legs of `num` particles a group at theta, from the modes at a theta nearby.
 
-    `information` is that found at a theta nearby, or zero. Besides the pass: the spread of the
-    worst group.
+    `information` is that found at a theta nearby, or zero. There are `LEGS_AT_ONCE` passes, of
+    which the first `number` mean something; besides them: the spread of the worst leg.
     """
     flat, unravel = ravel_pytree(theta)
     offsets, plan = around(flat.size), plan_for(model)
@@ -121,9 +124,20 @@ def look(
         white = whitened(lambda x: density(flat, x, data), flat, mode, plan)
         return white, *profile_information(lambda t, x: density(t, x, data), white, plan)
 
-    def of_group(white, key, data):
-        others = whitened_around(lambda t, x: density(t, x, data), white, plan, basis, offsets[1:])
-        return leg(key, lambda t, x: density(t, x, data), white, others, plan, num, path)
+    def of_group(white, keys, data):
+        def of_theta(t, x):
+            return density(t, x, data)
+
+        others = whitened_around(of_theta, white, plan, basis, offsets[1:])
+        one = partial(leg, density=of_theta, white=white, others=others, plan=plan, num=num)
+        shapes = jax.eval_shape(partial(one, path=path), keys[0])
+        none = jax.tree.map(lambda x: jnp.zeros((len(keys), *x.shape), x.dtype), shapes)
+
+        def body(k, all_legs):
+            found = one(keys[k], path=path)
+            return jax.tree.map(lambda rows, row: rows.at[k].set(row), all_legs, found)
+
+        return lax.fori_loop(0, number, body, none)
 
     each = (8 * num + offsets.shape[0] * modes.shape[1]) * modes.shape[1]
     whites, complete, profile = over_groups(model, at_mode, modes, each=each)
@@ -133,24 +147,28 @@ def look(
     apart = jnp.maximum(APART, jnp.sqrt(20 * rounding))
     first = jnp.all(information == 0)
     basis = apart * standard_errors(jnp.where(first, profile, information), complete)
-    keys = jax.random.split(key, model.num_groups)
+    keys = jax.random.split(key, (model.num_groups, LEGS_AT_ONCE))
     legs = over_groups(model, of_group, whites, keys, each=each)
-    score, information = differences(jnp.sum(legs.log_p, axis=0), offsets)
     inverse = jnp.linalg.inv(basis)
-    information = inverse.T @ information @ inverse
-    seen = Pass(
-        legs.mode,
-        legs.particles,
-        legs.log_weights,
-        legs.log_p[:, 0],
-        inverse.T @ score,
-        information,
-        jnp.zeros_like(information),
-        jnp.sum(legs.dead),
-        legs.laplace,
-        legs.carried,
-    )
-    return seen, jnp.max(legs.spread)
+
+    def one_pass(k: int) -> Pass:
+        one = jax.tree.map(lambda leaf: leaf[:, k], legs)
+        score, information = differences(jnp.sum(one.log_p, axis=0), offsets)
+        information = inverse.T @ information @ inverse
+        return Pass(
+            one.mode,
+            one.particles,
+            one.log_weights,
+            one.log_p[:, 0],
+            inverse.T @ score,
+            information,
+            jnp.zeros_like(information),
+            jnp.sum(one.dead),
+            one.laplace,
+            one.carried,
+        )
+
+    return [one_pass(k) for k in range(LEGS_AT_ONCE)], jnp.max(legs.spread)
 
 
 def several(

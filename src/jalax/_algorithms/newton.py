@@ -1,0 +1,78 @@
+"""One step of Newton's method on log p, with the two parts of Louis' information.
+
+The scale is that of complete data: along an axis of the observed information its share of the
+complete one is 1 less what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+LONGEST = 3.0  # standard errors that theta may move in the first step
+# Along less than this share of the complete-data information: in standard errors of complete data.
+FLAT, FLAT_LONGEST = 0.01, 4.5
+LEAST_SHARE = 1e-6  # of the complete-data information, that points can tell from zero
+NOISE = 300  # the same for rounding, between two parameters, in units of the last place
+GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
+SHORTEST_IF_FLAT = 0.01  # standard errors of a step that is not worth taking, where less than
+MISSING = 1e-3  # this share of the complete-data information is not missing
+
+
+class Step(NamedTuple):
+    step: Float[Array, " P"]
+    length: Float[Array, ""]  # in standard errors, before it is shortened
+    rise: Float[Array, ""]  # of log p, if it is the parabola that it looks like here
+
+
+def newton_step(score, complete, missing, damping, longest) -> Step:
+    """The next step, no longer than so many standard errors.
+
+    Where the observed information is not positive definite the size of its eigenvalues counts, and
+    no less than what the points, or rounding, can tell from zero.
+    """
+    share, axes, scale = _eigen(complete, missing)
+    least = max(LEAST_SHARE, 30 * float(jnp.finfo(share.dtype).eps))
+    along, size = axes.T @ (scale * score), jnp.maximum(jnp.abs(share), least)
+    step = along / (size + damping)
+    # A flat direction that has little to give is let alone: on the way to a boundary it would
+    # take theta where no information is left about the others.
+    step = jnp.where((share < MISSING) & (jnp.abs(along * step) < SHORTEST_IF_FLAT**2), 0.0, step)
+    length = jnp.sqrt(jnp.sum(jnp.abs(along * step)))
+    step = step * jnp.minimum(1.0, longest / jnp.maximum(length, 1e-30))
+    # A parabola says little about those that have, and the others must keep up with them.
+    most = jnp.where(share < FLAT, FLAT_LONGEST, jnp.inf)
+    step = jnp.clip(step, -most, most)
+    rise = jnp.sum(step * (along - size * step / 2))
+    return Step(scale * (axes @ step), length, rise)
+
+
+def _eigen(complete, missing) -> tuple[Array, Array, Array]:
+    """Of the observed information, in units in which that of complete data has ones in it."""
+    scale = 1 / jnp.sqrt(jnp.maximum(jnp.abs(jnp.diagonal(complete)), 1e-30))
+    observed = (complete - missing) * scale[:, None] * scale
+    # What may be rounding must not turn the axes: a spread near zero would be moved along with all
+    # others, and take what is known about them with it.
+    least = max(LEAST_SHARE, NOISE * float(jnp.finfo(observed.dtype).eps))
+    small = (jnp.abs(observed) < least) & ~jnp.eye(len(observed), dtype=bool)
+    return *jnp.linalg.eigh(jnp.where(small, 0.0, observed)), scale
+
+
+def trust(longest, damping, foreseen, rise, accepted) -> tuple[Array, Array]:
+    """How long the next step may be, and its damping, by what the last one did."""
+    share = rise / jnp.maximum(foreseen, 1e-30)
+    factor = jnp.where(share > GOOD, 2.0, jnp.where(share < BAD, 0.5, 1.0))
+    factor = jnp.where(foreseen > 0, factor, 1.0)  # nothing was, at theta_0
+    factor = jnp.where(accepted, factor, 0.25)
+    is_short = longest <= LONGEST  # and still fell: another direction, then
+    higher = jnp.where(is_short, jnp.maximum(8 * damping, 1e-2), damping)
+    return jnp.maximum(longest * factor, LONGEST), jnp.where(accepted, damping / 5, higher)
+
+
+def last_step(score, complete, missing) -> Float[Array, " P"]:
+    """To the maximum, along what something is known about."""
+    share, axes, scale = _eigen(complete, missing)
+    along = jnp.where(share > MISSING, axes.T @ (scale * score) / share, 0.0)
+    return scale * (axes @ along)
