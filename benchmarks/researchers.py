@@ -75,6 +75,8 @@ def distances(result: Any, problem: Any) -> np.ndarray:
     import jax
 
     reference = problem.reference
+    if "theta" not in result.history:  # it diverged at its first step
+        return np.full((1, sum(np.size(leaf) for leaf in jax.tree.leaves(reference.theta))), np.nan)
     rows = [np.asarray(leaf, float) for leaf in jax.tree.leaves(result.history["theta"])]
     path = np.concatenate([row.reshape(len(row), -1) for row in rows], axis=1)
     center, scale = (

@@ -127,7 +127,10 @@ def counts(structure=None):
     return jalax.Model(counts_log_joint, jnp.zeros(60), jnp.asarray(COUNTS), structure=structure)
 
 
-@pytest.mark.parametrize("structure", [None, (np.zeros(0, int), np.zeros(0, int))])
+@pytest.mark.slow_cases("float32-dense", "float64-dense", "float64-diagonal")
+@pytest.mark.parametrize(
+    "structure", [None, (np.zeros(0, int), np.zeros(0, int))], ids=["dense", "diagonal"]
+)
 def test_counts_with_random_rates(structure, precision):
     result = fit(counts(structure), {"mean": 0.0, "shape": 0.0})
     best = optimize.minimize(lambda v: -counts_log_p(v), np.array([1.0, 0.0]))
@@ -149,6 +152,7 @@ def test_counts_with_random_rates(structure, precision):
     assert "Laplace" in result.summary()
 
 
+@pytest.mark.slow
 def test_a_structure_changes_no_answer(x64):
     """Only rounding: the factor is another one, the draws go to other places with it."""
     theta = {"log_sd": 0.0, "mean": 0.0}
@@ -188,7 +192,13 @@ def test_the_structure_of_a_formula_is_that_of_its_hessian():
     assert ((np.abs(np.tril(H)) > 1e-6) == met).all()
 
 
-@pytest.mark.slow_cases("float64-crossed_120", "float64-spatial", "float32-verbagg")
+@pytest.mark.slow_cases(
+    "float64-crossed_120",
+    "float64-spatial",
+    "float32-spatial",
+    "float32-verbagg",
+    "float32-pound_dollar",
+)
 @pytest.mark.parametrize("name", ["crossed_120", "pound_dollar", "spatial", "verbagg"])
 def test_the_books_answers(name, precision):
     """log p within 4.5 errors of the reference, theta within a twentieth of a standard error."""

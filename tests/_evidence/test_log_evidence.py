@@ -337,6 +337,7 @@ def three_counts(theta, x, y):
     return prior + jax.scipy.stats.poisson.logpmf(y, jnp.exp(x))
 
 
+@pytest.mark.slow_cases("mode-MALA", "prior-MALA", "prior-JALA")
 @pytest.mark.parametrize("kind", [jalax.references.JALA, jalax.references.MALA])
 @pytest.mark.parametrize("at", ["mode", "prior"])
 def test_tempered_legs_with_the_exact_kernel(kind, at):

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 import jalax
+from jalax._fit import choice
 from shared_models import CBPP, cbpp, wisconsin
 
 KEY = jax.random.key(0)
@@ -53,6 +54,7 @@ def test_groups_with_few_latents_are_scored():
     assert_exact(result)
 
 
+@pytest.mark.slow
 def test_what_the_user_names_is_taken():
     result = fit(groups(), ZERO, algorithm=jalax.JALAEM())
     assert (result.algorithm, result.choice) == ("JALAEM", "")
@@ -91,10 +93,16 @@ def far_too_many(theta, x, data):
         ),
     ],
 )
-def test_and_where_it_does_not_suit_the_summary_says_why(model, theta, options, reason):
-    result = fit(model(), theta, num_steps=2, **options)
+def test_where_it_does_not_suit_there_is_a_reason(model, theta, options, reason):
+    chosen = choice.choose(None, model(), theta, **options)
+    assert isinstance(chosen.algorithm, jalax.JALAEM)
+    assert reason in chosen.reason
+
+
+def test_and_the_summary_says_it():
+    result = fit(groups(), ZERO, num_steps=2, start=jalax.Laplace())
     assert result.algorithm == "JALAEM"
-    assert reason in result.choice
+    assert result.choice == "because a start was given, and Scoring has none"
     assert f"chosen {result.choice}" in result.summary()
 
 
@@ -111,6 +119,7 @@ def heavy(theta, x, y):
     return prior + jnp.sum(jax.scipy.stats.norm.logpdf(y, x, 2.0))
 
 
+@pytest.mark.slow
 def test_where_the_points_are_bad_jala_em_goes_on():
     model = jalax.Model(heavy, jnp.zeros(10), jnp.asarray(Y[:10]))
     result = fit(model, 0.0)
@@ -122,6 +131,7 @@ def test_where_the_points_are_bad_jala_em_goes_on():
     assert abs(result.log_evidence - np.log(each).sum()) < 4.5 * result.log_evidence_error
 
 
+@pytest.mark.slow_cases("float64--3.0", "float64-0.0", "float32-0.0", "float64-2.0", "float32-2.0")
 @pytest.mark.parametrize("log_tau", [-3.0, 0.0, 2.0])
 def test_a_spread_near_zero_does_not_hide_the_mean(log_tau, precision):
     """Eight schools, centred: log p has its limit as tau goes to zero, and with it goes what the
@@ -147,6 +157,7 @@ def test_a_spread_near_zero_does_not_hide_the_mean(log_tau, precision):
         assert np.isnan(known) or abs(known / error - 1) < 0.05
 
 
+@pytest.mark.slow
 def test_of_many_fits_it_is_chosen_once():
     many = jalax.fit_many(groups(), ZERO, key=KEY, num_fits=3, progress=QUIET)
     assert [one.algorithm for one in many] == ["Scoring"] * 3
@@ -199,6 +210,7 @@ def test_no_path_no_evidence_along_it():
         result.replay(KEY)
 
 
+@pytest.mark.slow_cases("float64-cbpp", "float64-wisconsin")
 @pytest.mark.parametrize("name", ["cbpp", "wisconsin"])
 def test_models_of_the_first_round(name, precision):
     """Wisconsin by randomised quasi-Monte-Carlo with 2.1e6 draws; cbpp by lme4's quadrature."""

@@ -266,6 +266,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow_cases(*(f"float64-{name}" for name in MODELS))
 @pytest.mark.parametrize("name", MODELS)
 def test_the_entries_are_those_of_the_hessian(name, precision):
     model = MODELS[name]()

@@ -219,6 +219,7 @@ def test_bands():
 # --- latents in one block -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOINT_CASES)
 def test_the_exact_evidence_of_a_joint_latent(name):
     """Against importance sampling from a Student-t on the mode of what jalax sees."""

@@ -27,6 +27,7 @@ from jalax._particles.trees import Tree
 # where less than the second is left, a standard error as large as theta is that of a boundary.
 LEAST_SHARE, SMALL_SHARE = 50, 1e-3  # the first in units of the last place
 LOST = 2e-6  # what points cannot tell from zero
+UPWARDS = 0.05  # of the complete-data information, by which log p may seem to curve upwards
 LEFT_BY_DIFFERENCES = 3e-5  # of the variance: scores by differences over a fifth of an error
 SHORT_BY_LEGS = 0.15  # of a standard error: a last step that Newton's method may take
 
@@ -60,7 +61,8 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     one = seen.num_measured * float(np.einsum("ij,ji->", inverse, noise))
     short = 0.03 if seen.num_temperatures == 1 else SHORT_BY_LEGS
     settled = length <= max(short * np.sqrt(score.size), 3 * np.sqrt(max(one, 0.0)))
-    settled = settled and not is_lost(seen)
+    # At a maximum no share is negative: it is a saddle, or derivatives beyond the range of float32.
+    settled = settled and not is_lost(seen) and not np.any(metric.share < -UPWARDS)
     uphill = uncertainty.describe_flat(uphill_of(score, noise, metric, known))
     total = total_of(seen, rounding(model, theta, seen.modes))
     total.groups = total.groups + float(score @ step) / 2 / total.groups.size  # by the last step

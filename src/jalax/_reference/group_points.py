@@ -137,7 +137,7 @@ def error_aimed_at(model: Model) -> float:
         return max(0.01, 3e-6 * groups)
     if size <= points.LATENTS_UP_TO:
         return max(0.01, 3e-3 * groups**0.5)
-    return max(0.02, 2e-3 * (groups * size) ** 0.5)  # by legs
+    return max(0.018, 1.5e-3 * (groups * size) ** 0.5)  # by legs
 
 
 class _Place(NamedTuple):
