@@ -129,7 +129,8 @@ def summary(method: Method, particles: int, found: list[list[np.ndarray]]) -> Ro
         arrived = sorted(step for off in runs if (step := arrival(off)) is not None)
         median = arrived[1] if len(arrived) > 1 else np.inf  # of three
         ends = np.array([off[-1] for off in runs])
-        worst = int(np.nanargmax(np.abs(ends.mean(0)))) if np.isfinite(ends).any() else 0
+        middle = np.abs(ends.mean(0))
+        worst = int(np.nanargmax(middle)) if np.isfinite(middle).any() else 0
         bias, spread = ends[:, worst].mean(), ends[:, worst].std(ddof=1) / np.sqrt(len(runs))
         row = {
             "best step size": "its own" if size is None else f"{size:g}",

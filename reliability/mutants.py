@@ -29,7 +29,7 @@ from _mutants import MUTANTS, Mutant  # noqa: E402
 
 # A mistake changes few programs: the others are compiled once for all of them.
 PROGRAMS = ROOT / ".pytest_cache" / "programs"
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 
 
 def planted(mutant: Mutant, source: str) -> str:

@@ -79,9 +79,15 @@ def far_too_many(theta, x, data):
         ),
         (
             lambda: jalax.Model(lambda t, x, y: -jnp.sum((x - jnp.sum(t)) ** 2), jnp.zeros(40)),
-            np.zeros(13),
+            np.zeros(25),
             {},
-            "theta has 13 numbers, and with more than 32 latents in a group Scoring is for up to",
+            "theta has 25 numbers, and with more than 32 latents in a group Scoring is for up to",
+        ),
+        (
+            lambda: jalax.Model(far_too_many, jnp.zeros(1500)),
+            np.zeros(24),
+            {},
+            "theta has 24 numbers and a group 1500 latents, too many for Scoring without jalax.",
         ),
         (
             lambda: jalax.GroupedModel(

@@ -28,6 +28,7 @@ from jalax._particles.trees import Tree
 from jalax._reference import legs, points
 from jalax._reference.compressed import checked_plan
 from jalax._reference.group_points import (
+    CURVATURE_BLOCKS,
     MOST_ROUNDS,
     Pass,
     Sums,
@@ -47,7 +48,8 @@ MAX_REJECTED = 20  # trials in a row
 # By legs: log p has noise, though the same at every theta of the climb.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.05, 0.3
 NUM_AFTER, SHORT_LEG, LONGEST_LEG = 1, 8, 128  # moves at beta = 1, and temperatures
-MOST_NUMBERS = 12  # of theta: log p is looked at around it in all directions, two at a time
+MOST_NUMBERS = 24  # of theta: log p is looked at around it in all directions, two at a time
+MOST_HELD = 500_000_000  # numbers in the factors at those thetas, where they are dense
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
 
 
@@ -104,7 +106,7 @@ class Scoring(Algorithm):
     chooses it. The number of particles is that of the points of a group, a power of two.
 
     With more latents (up to 2,000, or any number with `jalax.Model(..., structure=...)`; theta of
-    up to 12 numbers) log p is measured by Jarzynski legs of particles from the Laplace Gaussian,
+    up to 24 numbers) log p is measured by Jarzynski legs of particles from the Laplace Gaussian,
     and the score and the information from log p at thetas around, by the same particles.
 
     Args:
@@ -152,11 +154,20 @@ class Scoring(Algorithm):
     @staticmethod
     def too_many_for_legs(model: Model, theta: Tree) -> str:
         """Why theta is too large where log p is measured by legs; "" if it is not."""
-        if not by_legs(model) or trees.size(theta) <= MOST_NUMBERS:
+        numbers, size = trees.size(theta), trees.size(model.latent)
+        if not by_legs(model):
+            return ""
+        if numbers > MOST_NUMBERS:
+            return (
+                f"theta has {numbers} numbers, and with more than {points.LATENTS_UP_TO} "
+                f"latents in a group Scoring is for up to {MOST_NUMBERS}"
+            )
+        held = legs.num_around(numbers) * size**2
+        if model.structure is not None or held <= MOST_HELD:
             return ""
         return (
-            f"theta has {trees.size(theta)} numbers, and with more than {points.LATENTS_UP_TO} "
-            f"latents in a group Scoring is for up to {MOST_NUMBERS}"
+            f"theta has {numbers} numbers and a group {size} latents, too many for Scoring without "
+            "jalax.Model(..., structure=...)"
         )
 
     @staticmethod
@@ -224,7 +235,8 @@ class Scoring(Algorithm):
         theta, here = unravel(memory.trial), memory.here
         where = shifts, model, theta, here.modes, num
         if memory.path is None:
-            passes, number, spread = [look(*where)], 1, None
+            blocks = jnp.where(climbing, 1, CURVATURE_BLOCKS)
+            passes, number, spread = [look(*where, blocks=blocks)], 1, None
         else:
             left = self._enough(memory) - memory.sums.number
             number = jnp.where(climbing, 1, jnp.clip(left, 1, legs.LEGS_AT_ONCE))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.by_points import total_of
 from jalax._evidence.log_evidence import Evidence, report
@@ -64,7 +66,9 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     # At a maximum no share is negative: it is a saddle, or derivatives beyond the range of float32.
     settled = settled and not is_lost(seen) and not np.any(metric.share < -UPWARDS)
     uphill = uncertainty.describe_flat(uphill_of(score, noise, metric, known))
-    total = total_of(seen, rounding(model, theta, seen.modes))
+    # Where they were measured: one step on the terms of log_joint are rounded otherwise.
+    flat, unravel = ravel_pytree(theta)
+    total = total_of(seen, rounding(model, unravel(jnp.asarray(there, flat.dtype)), seen.modes))
     total.groups = total.groups + float(score @ step) / 2 / total.groups.size  # by the last step
     evidence = report(total, _doubts(total), seen.num_temperatures, asked=np.inf)
     return Finished(theta, evidence, uncertainty, settled and not uphill, uphill)

@@ -30,6 +30,7 @@ from jalax._runtime.processes import to_host
 # For I_c, a smooth function of x, whose points would cost most: so many in all groups together,
 # but at least a quarter of them in each.
 CURVATURE_POINTS = 65_536
+CURVATURE_BLOCKS = 8  # of them, and one of these will do for a step of a climb
 # Of so many passes, and of all groups of a pass, weights are kept for their k-hat.
 KEPT_PASSES, KEPT_WEIGHTS = 8, 8192
 MODE_STEPS = 50  # of Newton's method; one or two where theta has hardly moved
@@ -156,10 +157,11 @@ def look(
     modes: Float[Array, "G D"],
     num: int,
     scores: bool = True,
+    blocks: Int[Array, ""] | int = CURVATURE_BLOCKS,
 ) -> Pass:
     """One pass at theta, from the modes at a theta nearby, with `num` points a group.
 
-    Without `scores` those and the information are zero.
+    Without `scores` those and the information are zero; I_c is known from so many `blocks`.
     """
     flat, unravel = ravel_pytree(theta)
     law = points.law_for(modes.shape[1])
@@ -180,7 +182,7 @@ def look(
             return density(t, x, data)
 
         if scores:
-            return mode, x, laplace, *_weighed(of_theta, flat, x, log_q, most)
+            return mode, x, laplace, *_weighed(of_theta, flat, x, log_q, most, blocks)
         return mode, x, laplace, *_weighed_only(of_theta, flat, x, log_q)
 
     each = num * max(4 * flat.size if scores else 1, batching.data_size(model))
@@ -199,6 +201,7 @@ def _weighed(
     x: Float[Array, "N D"],
     log_q: Float[Array, " N"],
     curvature_points: int,
+    blocks: Int[Array, ""] | int,
 ) -> tuple:
     """log-weights, log p, score, I_c, M and the number of dead points of one group."""
     values, scores = jax.vmap(jax.value_and_grad(density), in_axes=(None, 0))(theta, x)
@@ -212,16 +215,34 @@ def _weighed(
     # A dead point must not be visited again: zero times NaN is NaN.
     visited = jnp.where(alive[:, None], x, x[jnp.argmax(log_weights)])
     some = points.part_of_net(x.shape[0], x.shape[1], curvature_points)
-    # Of mean one: in float32 small ones times the derivatives of a small density would be zero.
-    visited, relative = visited[some], weights[some] / jnp.mean(weights[some])
-
-    def total(t):
-        return jnp.sum(relative * jax.vmap(lambda x: density(t, x))(visited))
-
-    complete = -jax.hessian(total)(theta) / relative.size
+    complete = _complete(density, theta, visited[some], weights[some], blocks)
     log_p = weight_math.log_mean_exp(log_weights)
     dead = jnp.sum(~alive, dtype=jnp.int32)
     return log_weights, log_p, score, complete, missing, dead
+
+
+def _complete(
+    density: Callable,
+    theta: Float[Array, " P"],
+    x: Float[Array, "M D"],
+    weights: Float[Array, " M"],
+    blocks: Int[Array, ""] | int,
+) -> Float[Array, "P P"]:
+    """I_c by the first so many blocks of these points."""
+    split = points.blocks_of_net(*x.shape, min(CURVATURE_BLOCKS, x.shape[0]))
+    # Of mean one: in float32 small ones times the derivatives of a small density would be zero.
+    x, weights = x[split], weights[split] / jnp.mean(weights)
+
+    def block(k, carry):
+        def total(t):
+            return jnp.sum(weights[k] * jax.vmap(lambda x: density(t, x))(x[k]))
+
+        matrix, weight = carry
+        return matrix - jax.hessian(total)(theta), weight + jnp.sum(weights[k])
+
+    none = jnp.zeros((theta.size,) * 2, theta.dtype), jnp.zeros((), weights.dtype)
+    matrix, weight = lax.fori_loop(0, jnp.minimum(blocks, len(split)), block, none)
+    return matrix / jnp.where(weight > 0, weight, 1.0)
 
 
 def _weighed_only(

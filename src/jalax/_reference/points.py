@@ -52,6 +52,13 @@ def part_of_net(num: int, dimension: int, most: int) -> slice:
     return slice(None, None, num // most) if dimension <= LATTICE_UP_TO else slice(most)
 
 
+def blocks_of_net(num: int, dimension: int, blocks: int) -> np.ndarray:
+    """(blocks, num / blocks): all of them, in blocks that are nets or lattices themselves."""
+    every = np.arange(num)
+    lattice = dimension <= LATTICE_UP_TO
+    return every.reshape(-1, blocks).T if lattice else every.reshape(blocks, -1)
+
+
 def uniforms(
     key: Key[Array, ""], num: int, dimension: int, dtype: jnp.dtype
 ) -> Float[Array, "N D"]:
