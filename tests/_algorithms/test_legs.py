@@ -132,12 +132,15 @@ def counts(structure=None):
     "structure", [None, (np.zeros(0, int), np.zeros(0, int))], ids=["dense", "diagonal"]
 )
 def test_counts_with_random_rates(structure, precision):
-    result = fit(counts(structure), {"mean": 0.0, "shape": 0.0})
+    # Four legs at once, and then two.
+    algorithm = jalax.Scoring(num_measurements=6)
+    result = fit(counts(structure), {"mean": 0.0, "shape": 0.0}, algorithm=algorithm)
     best = optimize.minimize(lambda v: -counts_log_p(v), np.array([1.0, 0.0]))
     evidence = result.evidence
     assert result.status == "converged"
     assert result.algorithm == "Scoring"
     assert evidence.route == "legs"
+    assert evidence.degrees_of_freedom == pytest.approx(5, abs=0.01)
     assert evidence.error < 0.3  # zeros among the counts: very skewed latents
     assert abs(evidence.value + best.fun) < allowed(evidence.degrees_of_freedom) * evidence.error
     theta = np.array([float(result.theta["mean"]), float(result.theta["shape"])])

@@ -66,7 +66,15 @@ ROOMS = {
 # Who in `_fit` may know an algorithm by name: the default, and the rules of its step size.
 KNOW_ALGORITHMS = {"jalax._fit.choice", "jalax._fit.auto_step_size"}
 # Files beside the algorithms that several of them, or JALA-EM alone, are made of.
-PARTS = {"peers", "jala_em_options", "minibatches", "step_size", "theta_step", "weight_rules"}
+PARTS = {
+    "peers",
+    "jala_em_options",
+    "minibatches",
+    "newton",
+    "step_size",
+    "theta_step",
+    "weight_rules",
+}
 
 
 def room_of(name: str) -> str:

@@ -232,23 +232,15 @@ class Scoring(Algorithm):
         shifts = jnp.where(climbing, memory.shifts, jax.random.key_data(key))
         shifts = jax.random.wrap_key_data(shifts, impl=jax.random.key_impl(key))
         num = state.log_weights.shape[1]
-        theta, here = unravel(memory.trial), memory.here
-        where = shifts, model, theta, here.modes, num
-        if memory.path is None:
-            blocks = jnp.where(climbing, 1, CURVATURE_BLOCKS)
-            passes, number, spread = [look(*where, blocks=blocks)], 1, None
-        else:
-            left = self._enough(memory) - memory.sums.number
-            number = jnp.where(climbing, 1, jnp.clip(left, 1, legs.LEGS_AT_ONCE))
-            passes, spread = legs.look(*where, memory.path, here.complete, number)
+        passes, number, spread = self._look(shifts, model, unravel(memory.trial), num, memory)
         seen = passes[0]
         rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
         slack = TOLERANCE if spread is None else TOLERANCE_BY_LEGS
         accepted = _is_finite(seen) & (~climbing | (rise >= -slack))
         after = self._climb(memory, seen, accepted, flat, rise, state.step)
         if spread is not None:
-            number = num * self.num_measurements
-            after = _with_legs(after, spread, number * error_aimed_at(model) ** 2)
+            draws = num * self.num_measurements
+            after = _with_legs(after, spread, draws * error_aimed_at(model) ** 2)
         after = trees.select(climbing, after, self._measure(model, memory, passes, number))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
@@ -271,6 +263,21 @@ class Scoring(Algorithm):
         theta = unravel(theta)
         base = state.log_evidence_base
         return State(state.step + 1, theta, particles, log_weights, base, after), info
+
+    def _look(
+        self, key, model: Model, theta: Tree, num: int, memory: Memory
+    ) -> tuple[list[Pass], Array, Array | None]:
+        """The passes of a step, how many of them count, and the spread of legs."""
+        climbing, here = memory.phase == CLIMBING, memory.here
+        if memory.path is None:
+            blocks = jnp.where(climbing, 1, CURVATURE_BLOCKS)
+            seen = look(key, model, theta, here.modes, num, blocks=blocks)
+            return [seen], jnp.ones((), jnp.int32), None
+        left = self._enough(memory) - memory.sums.number
+        number = jnp.where(climbing, 1, jnp.clip(left, 1, legs.LEGS_AT_ONCE))
+        where = key, model, theta, here.modes, num
+        passes, spread = legs.look(*where, memory.path, here.complete, number)
+        return passes, number, spread
 
     def _climb(self, memory: Memory, seen: Pass, accepted, theta, rise, so_far) -> Memory:
         """Where to look next: from the trial if it was accepted, else from theta, less far."""

@@ -229,7 +229,8 @@ def _complete(
     blocks: Int[Array, ""] | int,
 ) -> Float[Array, "P P"]:
     """I_c by the first so many blocks of these points."""
-    split = points.blocks_of_net(*x.shape, min(CURVATURE_BLOCKS, x.shape[0]))
+    num, dimension = x.shape
+    split = points.blocks_of_net(num, dimension, min(CURVATURE_BLOCKS, num))
     # Of mean one: in float32 small ones times the derivatives of a small density would be zero.
     x, weights = x[split], weights[split] / jnp.mean(weights)
 
