@@ -475,4 +475,25 @@ MUTANTS = [
         "return Law(norm.ppf, norm.logpdf) if dimension",
         "_algorithms/test_scoring.py::test_the_tails_of_a_prior_are_covered",
     ),
+    Mutant(
+        "modes at the thetas around to first order only",
+        "_reference/whitening.py",
+        "CHORD_STEPS = 3",
+        "CHORD_STEPS = 0",
+        "_algorithms/test_legs.py::test_modes_at_the_thetas_around",
+    ),
+    Mutant(
+        "legs that were not run counted as measurements",
+        "_algorithms/scoring.py",
+        "_is_finite(seen) & (k < number)",
+        "_is_finite(seen)",
+        "_algorithms/test_legs.py::test_counts_with_random_rates",
+    ),
+    Mutant(
+        "rounding taken off at another theta than that of the measurements",
+        "_evidence/measured.py",
+        "unravel(jnp.asarray(there, flat.dtype))",
+        "theta",
+        "_algorithms/test_scoring.py",
+    ),
 ]
