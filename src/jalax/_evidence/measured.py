@@ -49,6 +49,10 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     # What the last step leaves behind because log p is no exact parabola, and rounding.
     left = 1e-6 if seen.num_temperatures == 1 else LEFT_BY_DIFFERENCES
     simulation = simulation + 0.01 * np.outer(step, step) + left * covariance
+    # And where little of the information is left, the last step was not taken.
+    untaken = np.where(known & (metric.share < SMALL_SHARE), metric.share, np.inf)
+    rest = np.asarray(metric.solve(score, untaken))
+    simulation = simulation + np.outer(rest, rest)
     for matrix in (covariance, simulation):
         matrix[lost], matrix[:, lost] = np.nan, np.nan
     uncertainty = Uncertainty(
