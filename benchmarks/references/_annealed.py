@@ -122,11 +122,17 @@ def leg(task: Task) -> float:
 
 
 def annealed(
-    model: Logistic, legs: int, temperatures: int, jobs: int, particles: int = 64, h: float = 0.2
+    model: Logistic,
+    legs: int,
+    temperatures: int,
+    jobs: int,
+    particles: int = 64,
+    h: float = 0.2,
+    first_seed: int = 9000,
 ) -> dict[str, float]:
     """log p by the mean of the legs' estimates, with half the variance taken off its bias."""
     at = centre(model)
-    tasks = [Task(model, at, temperatures, particles, h, 9000 + i) for i in range(legs)]
+    tasks = [Task(model, at, temperatures, particles, h, first_seed + i) for i in range(legs)]
     logs = np.array(parallel(leg, tasks, jobs))
     mean = logsumexp(logs) - np.log(legs)
     variance = np.exp(logs - mean).var(ddof=1) / legs

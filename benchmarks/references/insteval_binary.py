@@ -38,5 +38,6 @@ if __name__ == "__main__":
     ]
     model = logistic((y > 3).astype(float), X @ theta[:2], factors)
     print(f"theta {theta}", flush=True)
-    for legs, temperatures in ((8, 64), (4, 128)):
-        print(legs, temperatures, annealed(model, legs, temperatures, options.jobs), flush=True)
+    for legs, temperatures, seed in ((8, 64, 9000), (4, 128, 19000)):
+        found = annealed(model, legs, temperatures, options.jobs, first_seed=seed)
+        print(legs, temperatures, found, flush=True)

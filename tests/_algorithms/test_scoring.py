@@ -200,10 +200,8 @@ def test_nor_of_that_of_a_fit_whose_terms_depend_on_theta():
     x = np.linspace(-8, 8, 4001)
     for seed in range(3):
         result = fit(model, {"mean": 6.0, "log_k": 2.0}, seed)
-        k, mean = (
-            np.exp(float(result.theta["log_k"])),
-            np.exp(float(result.theta["mean"]) + 0.3 * x),
-        )
+        k = np.exp(float(result.theta["log_k"]))
+        mean = np.exp(float(result.theta["mean"]) + 0.3 * x)
         density = stats.nbinom.pmf(y[:, None], k, k / (k + mean)) * stats.norm.pdf(x)
         exact = np.log(np.trapezoid(density, x, axis=1)).sum()
         evidence = result.evidence

@@ -162,7 +162,7 @@ class Scoring(Algorithm):
                 f"theta has {numbers} numbers, and with more than {points.LATENTS_UP_TO} "
                 f"latents in a group Scoring is for up to {MOST_NUMBERS}"
             )
-        held = legs.num_around(numbers) * size**2
+        held = len(legs.around(numbers)) * size**2
         if model.structure is not None or held <= MOST_HELD:
             return ""
         return (

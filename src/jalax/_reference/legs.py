@@ -211,11 +211,6 @@ def around(size: int) -> np.ndarray:
     return np.array([np.zeros(size), *one, *-one, *pairs])
 
 
-def num_around(size: int) -> int:
-    """How many they are."""
-    return 1 + 2 * size + size * (size - 1) // (1 if size <= BOTH_SIDES_UP_TO else 2)
-
-
 def differences(
     values: Float[Array, " S"], offsets: np.ndarray
 ) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:
