@@ -24,6 +24,7 @@ MISSING = 1e-3  # this share of the complete-data information is not missing
 class Step(NamedTuple):
     step: Float[Array, " P"]
     length: Float[Array, ""]  # in standard errors, before it is shortened
+    taken: Float[Array, ""]  # and after
     rise: Float[Array, ""]  # of log p, if it is the parabola that it looks like here
 
 
@@ -41,12 +42,13 @@ def newton_step(score, complete, missing, damping, longest) -> Step:
     # take theta where no information is left about the others.
     step = jnp.where((share < MISSING) & (jnp.abs(along * step) < SHORTEST_IF_FLAT**2), 0.0, step)
     length = jnp.sqrt(jnp.sum(jnp.abs(along * step)))
-    step = step * jnp.minimum(1.0, longest / jnp.maximum(length, 1e-30))
+    taken = jnp.minimum(length, longest)
+    step = step * taken / jnp.maximum(length, 1e-30)
     # A parabola says little about those that have, and the others must keep up with them.
     most = jnp.where(share < FLAT, FLAT_LONGEST, jnp.inf)
     step = jnp.clip(step, -most, most)
     rise = jnp.sum(step * (along - size * step / 2))
-    return Step(scale * (axes @ step), length, rise)
+    return Step(scale * (axes @ step), length, taken, rise)
 
 
 def _eigen(complete, missing) -> tuple[Array, Array, Array]:
@@ -60,15 +62,15 @@ def _eigen(complete, missing) -> tuple[Array, Array, Array]:
     return *jnp.linalg.eigh(jnp.where(small, 0.0, observed)), scale
 
 
-def trust(longest, damping, foreseen, rise, accepted) -> tuple[Array, Array]:
-    """How long the next step may be, and its damping, by what the last one did."""
+def trust(longest, damping, taken, foreseen, rise, accepted) -> tuple[Array, Array]:
+    """How long the next step may be, and its damping, by what the last one did, `taken` long."""
     share = rise / jnp.maximum(foreseen, 1e-30)
-    factor = jnp.where(share > GOOD, 2.0, jnp.where(share < BAD, 0.5, 1.0))
-    factor = jnp.where(foreseen > 0, factor, 1.0)  # nothing was, at theta_0
-    factor = jnp.where(accepted, factor, 0.25)
-    is_short = longest <= LONGEST  # and still fell: another direction, then
-    higher = jnp.where(is_short, jnp.maximum(8 * damping, 1e-2), damping)
-    return jnp.maximum(longest * factor, LONGEST), jnp.where(accepted, damping / 5, higher)
+    after = jnp.where(share > GOOD, jnp.maximum(longest, 2 * taken), longest)
+    after = jnp.where(share < BAD, taken / 2, after)
+    after = jnp.where(foreseen > 0, after, longest)  # nothing was, at theta_0
+    # It fell though it was short: another direction, too.
+    higher = jnp.where(taken <= LONGEST, jnp.maximum(8 * damping, 1e-2), damping)
+    return jnp.where(accepted, after, taken / 4), jnp.where(accepted, damping / 5, higher)
 
 
 def last_step(score, complete, missing) -> Float[Array, " P"]:

@@ -10,7 +10,8 @@ that is reported.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +69,7 @@ class Memory(NamedTuple):
     phase: Int[Array, ""]
     shifts: UInt32[Array, " K"]  # of the climb: the data of their key
     trial: Float[Array, " P"]  # theta of the next pass
+    taken: Float[Array, ""]  # standard errors to there
     foreseen: Float[Array, ""]  # by how much log p should rise there
     longest: Float[Array, ""]  # standard errors that theta may move in a step
     damping: Float[Array, ""]
@@ -192,6 +194,11 @@ class Scoring(Algorithm):
         size = trees.size(model.latent)
         return legs.NUM_PARTICLES if by_legs(model) else points.usual_number(size, model.num_groups)
 
+    def makes_short(self, others: Sequence[Any]) -> bool:
+        # Legs are compiled faster by XLA's older emitters, and run faster, too: VerbAgg 7.4 s a
+        # fit on two cores, not 10.7.
+        return any(isinstance(other, Model) and by_legs(other) for other in others)
+
     def is_done(self, state: State) -> Bool[Array, ""]:
         return state.memory.phase == DONE
 
@@ -220,7 +227,8 @@ class Scoring(Algorithm):
         none_yet, longest, damping = (jnp.asarray(x, flat.dtype) for x in (0.0, LONGEST, 1e-3))
         shifts, sums = jax.random.key_data(key), no_sums(groups, num, flat)
         path = legs.Path(zero, zero) if by_legs(model) else None
-        memory = Memory(zero, shifts, flat, none_yet, longest, damping, zero, here, sums, path)
+        trial = flat, none_yet, none_yet
+        memory = Memory(zero, shifts, *trial, longest, damping, zero, here, sums, path)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
     def steps_at_once(self, model: Model) -> int | None:
@@ -284,7 +292,8 @@ class Scoring(Algorithm):
         new = Here(*(getattr(seen, name) for name in Here._fields))
         here = trees.select(accepted, new, memory.here)
         theta = jnp.where(accepted, memory.trial, theta)
-        longest, damping = trust(memory.longest, memory.damping, memory.foreseen, rise, accepted)
+        last = memory.taken, memory.foreseen, rise, accepted
+        longest, damping = trust(memory.longest, memory.damping, *last)
         rejected = jnp.where(accepted, 0, memory.rejected + 1).astype(jnp.int32)
         step = newton_step(here.score, here.complete, here.missing, damping, longest)
         short = step.length < (SHORTEST if memory.path is None else SHORTEST_BY_LEGS)
@@ -294,6 +303,7 @@ class Scoring(Algorithm):
         return memory._replace(
             phase=phase,
             trial=trial,
+            taken=step.taken,
             foreseen=step.rise,
             longest=longest,
             damping=damping,

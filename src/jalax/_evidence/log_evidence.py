@@ -39,6 +39,7 @@ from jalax._reference.references import (
     check_reference,
 )
 from jalax._reference.tempering import MALA, check_moves
+from jalax._runtime.blas import one_thread
 from jalax._runtime import arguments, layouts
 from jalax._runtime.compilation import fold_in, split
 from jalax._runtime.failures import naming_knobs
@@ -208,7 +209,7 @@ def estimate(
     tries_points: bool = True,
 ) -> tuple[Evidence, Moments | None]:
     """The evidence and, where a `fraction` is asked for, score and information at theta."""
-    with layouts.use_mesh(model.layout), naming_knobs(model.grouped):
+    with layouts.use_mesh(model.layout), naming_knobs(model.grouped), one_thread():
         if tries_points and by_points.suits(model, budget):
             total = by_points.estimate(fold_in(key, 1), model, theta, budget)
             if total is not None:

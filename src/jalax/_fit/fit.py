@@ -29,6 +29,7 @@ from jalax._model.types import Cloud, Start, State, Status
 from jalax._particles.pareto import USUAL_LIMIT
 from jalax._particles.trees import Tree
 from jalax._reference.references import as_reference
+from jalax._runtime.blas import one_thread
 from jalax._runtime import arguments, layouts
 from jalax._runtime.compilation import (
     LEVEL_0_OLD_EMITTERS,
@@ -122,7 +123,7 @@ def fit(
     layout, structure = sharding.layout_for(model, mesh), model.structure
     given = layouts.with_auto_axes((model, theta, key, algorithm, start, state))
     model, theta, key, algorithm, start, state = given
-    with layouts.use_mesh(layout), naming_knobs(model.grouped):
+    with layouts.use_mesh(layout), naming_knobs(model.grouped), one_thread():
         algorithm = None if algorithm is None else checked(algorithm)
         batches = {"group_batch": group_batch, "particle_batch": particle_batch}
         given_batches = {name: n for name, n in batches.items() if n is not None}

@@ -35,6 +35,7 @@ from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
 from jalax._particles.trees import Tree
+from jalax._runtime.blas import one_thread
 from jalax._runtime import arguments, layouts
 from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.failures import naming_knobs, termination_as_interrupt
@@ -170,7 +171,7 @@ def fit_many(
         layout=layout,
     )
     advance = _advance(key_run, inputs, leaf_axes, chunk_size, layout)
-    with termination_as_interrupt(), naming_knobs(model.grouped):
+    with termination_as_interrupt(), naming_knobs(model.grouped), one_thread():
         status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
         ends = _ends(run, inputs, leaf_axes, real, status, message)
         done = _finish_together(ends, layout)

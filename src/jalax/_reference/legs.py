@@ -48,7 +48,8 @@ LARGE_SPREAD = 10.0  # log Z of one leg of 256 particles then varies by 0.2: lon
 NO_SPREAD, FEWEST = 1e-3, 2  # here by 0.002: of a Gaussian so few temperatures will do
 LEGS_AT_ONCE = 4  # at one theta: what is found around it serves them all
 LOW = 0.5  # resample below this share of the particles
-COMPARED = 64  # particles, at each theta around: they hardly differ there
+# Particles compared at each theta around, where they hardly differ: 64, fewer if it is many thetas.
+COMPARED, LEAST_COMPARED, COMPARISONS = 64, 32, 1024
 APART = 0.2  # standard errors from theta to those around it
 BOTH_SIDES_UP_TO = 3  # numbers of theta, for mixed differences
 
@@ -289,7 +290,8 @@ def leg(
 
 def _ratios(density, white: White, others: White, plan: Plan, cloud: Cloud) -> Float[Array, " S"]:
     """Z at each theta around over Z here, less one, by some of the weighted particles."""
-    every = max(1, cloud.log_weights.size // COMPARED)
+    most = max(LEAST_COMPARED, COMPARISONS // max(1, others.level.size))
+    every = max(1, cloud.log_weights.size // min(COMPARED, most))
     weights = weight_math.normalise(cloud.log_weights[None, ::every])[0]
     z, here = cloud.place.z[::every], cloud.place.value[::every]
 

@@ -73,6 +73,10 @@ class Workload:
     def is_short(self) -> bool:
         raise NotImplementedError
 
+    def makes_short(self, others: Sequence[Any]) -> bool:
+        """So does any program of it and these, whatever they say."""
+        return False
+
 
 class Jit:
     """`jax.jit` with these compiler options, as far as they are known, and without the library.
@@ -177,8 +181,11 @@ def _on_cpu() -> bool:
 
 
 def _is_short(args: Sequence[Any]) -> bool:
-    """On a CPU, and no argument makes it a long program."""
-    return _on_cpu() and all(a.is_short() for a in args if isinstance(a, Workload))
+    """On a CPU, and no argument makes it a long program, or one says that it is none."""
+    loads = [a for a in args if isinstance(a, Workload)]
+    if not _on_cpu():
+        return False
+    return any(a.makes_short(args) for a in loads) or all(a.is_short() for a in loads)
 
 
 def _sums_are_short(args: Sequence[Any]) -> bool:
