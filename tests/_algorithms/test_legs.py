@@ -11,9 +11,10 @@ from scipy import optimize, stats
 
 import jalax
 from jalax import problems
+from jalax._algorithms import newton
 from jalax._model import checks
 from jalax._model.structure import Pattern
-from jalax._reference import legs, whitening
+from jalax._reference import around, legs, whitening
 from jalax._reference.plan import plan_of
 
 QUIET = jalax.callbacks.Callback()
@@ -62,9 +63,9 @@ def test_a_gaussian_posterior_does_no_work(precision):
     path = legs.Path(jnp.asarray(4), jnp.asarray(1))
     modes, nothing = jnp.zeros((1, DAYS)), jnp.zeros((2, 2), dtype)
     look = jax.jit(legs.look, static_argnames="num")
-    (other, *_), _ = look(jax.random.key(1), model, theta, modes, 16, path, nothing, 1)
+    (other, *_), _ = look(jax.random.key(1), model, theta, modes, 16, path, nothing, 1, True)
     # As in a fit: how far the thetas around are is known from the pass before.
-    keys = jax.random.key(0), model, theta, modes, 16, path, other.complete, 2
+    keys = jax.random.key(0), model, theta, modes, 16, path, other.complete, 2, True
     (seen, next_one, *_), spread = look(*keys)
 
     def log_p(v):
@@ -98,34 +99,81 @@ def test_differences_of_a_parabola_are_exact(size):
     rng = np.random.default_rng(size)
     slope, half = rng.normal(size=size), rng.normal(size=(size, size))
     curve = half + half.T
-    offsets = legs.around(size)
+    offsets = around.around(size)
     values = jnp.asarray([3.0 + u @ slope - 0.5 * u @ curve @ u for u in offsets])
-    gradient, information = legs.differences(values, offsets)
+    gradient, information = around.differences(values, offsets)
     np.testing.assert_allclose(gradient, slope, atol=2e-5)
     np.testing.assert_allclose(information, curve, atol=2e-5)
     assert len(offsets) == 1 + size + (size**2 if size <= 3 else size * (size + 1) // 2)
 
 
+class Crossed:
+    """600 answers with 12 + 3 crossed effects; level is added to log p."""
+
+    def __init__(self, level=0.0):
+        rng = np.random.default_rng(0)
+        (a, b), (i, j) = (12, 3), (rng.integers(0, 12, 600), rng.integers(0, 3, 600))
+        y = jnp.asarray((rng.random(600) < 0.6).astype(float))
+
+        def density(theta, u):
+            eta = theta[0] + jnp.exp(theta[1]) * u[:a][i] + jnp.exp(theta[2]) * u[a:][j]
+            return level + jnp.sum(y * eta - jnp.logaddexp(0.0, eta)) - jnp.sum(u**2) / 2
+
+        self.density, self.plan = density, plan_of(Pattern.dense(a + b))
+        self.theta, self.nowhere = jnp.array([0.4, -1.0, -1.0]), jnp.zeros(a + b)
+        self.basis = jnp.diag(jnp.array([0.05, 0.04, 0.1]))
+
+    def searched(self, theta, u):
+        return whitening.whitened(lambda u: self.density(theta, u), theta, u, self.plan)
+
+    def around(self):
+        here, offsets = self.searched(self.theta, self.nowhere), around.around(3)
+        number = len(offsets) - 1
+        where = self.density, here, self.plan, self.basis, offsets[1:], number
+        return here, offsets, *whitening.whitened_around(*where)
+
+
 def test_modes_at_the_thetas_around(x64):
     """Laplace's approximation there is that of a search from the mode, to a hundredth of what the
     implicit function theorem alone leaves (0.003)."""
-    rng = np.random.default_rng(0)
-    (a, b), (i, j) = (12, 3), (rng.integers(0, 12, 600), rng.integers(0, 3, 600))
-    y = jnp.asarray((rng.random(600) < 0.6).astype(float))
-
-    def density(theta, u):
-        eta = theta[0] + jnp.exp(theta[1]) * u[:a][i] + jnp.exp(theta[2]) * u[a:][j]
-        return jnp.sum(y * eta - jnp.logaddexp(0.0, eta)) - jnp.sum(u**2) / 2
-
-    def searched(theta, u):
-        return whitening.whitened(lambda u: density(theta, u), theta, u, plan)
-
-    plan, theta = plan_of(Pattern.dense(a + b)), jnp.array([0.4, -1.0, -1.0])
-    basis, offsets = jnp.diag(jnp.array([0.05, 0.04, 0.1])), legs.around(3)[1:]
-    here = searched(theta, jnp.zeros(a + b))
-    others = whitening.whitened_around(density, here, plan, basis, offsets)
-    found = jax.vmap(lambda theta: searched(theta, here.mode).laplace)(others.theta)
+    crossed = Crossed()
+    here, _, others, _ = crossed.around()
+    found = jax.vmap(lambda theta: crossed.searched(theta, here.mode).laplace)(others.theta)
     np.testing.assert_allclose(others.laplace, found, atol=1e-4)
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_differences_of_laplace_have_no_rounding(x64, pairs):
+    """Of log p near -1e5 in float32 the score and the information are those in 64 bits, which are
+    differences of Laplace's approximation itself. Without pairs the mixed ones are those of log p
+    at the mode: about the same."""
+
+    def found(crossed):
+        here, offsets, others, slopes = crossed.around()
+        seen = here, others, slopes, crossed.basis, offsets, jnp.asarray(pairs)
+        score, information = around.laplace_differences(*seen)
+        slope = jax.grad(crossed.density)(crossed.theta, here.mode)
+        values = jnp.append(here.laplace, others.laplace)
+        return (crossed.basis.T @ slope + score, information), around.differences(values, offsets)
+
+    exact, plain = found(Crossed())
+    for one, other in zip(exact, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-3 if pairs else 0.02)
+    with jax.enable_x64(False):
+        rounded, drowned = found(Crossed(level=jnp.float32(-1e5)))
+    for one, other in zip(rounded, exact, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3)
+    assert np.abs(drowned[1] - exact[1]).max() > 0.01  # what it would be by log p itself
+
+
+def test_a_step_that_failed_is_not_tried_again():
+    """Though it was much shorter than what was allowed."""
+    half = jnp.asarray(0.5)
+    longest, _ = newton.trust(jnp.asarray(48.0), half, jnp.asarray(4.0), half, -half, False)
+    score, complete = jnp.array([4.0, 0.0]), jnp.eye(2)
+    again = newton.newton_step(score, complete, jnp.zeros((2, 2)), jnp.zeros(()), longest)
+    assert float(again.taken) == pytest.approx(1.0)
+    assert float(again.length) == pytest.approx(4.0)
 
 
 # --- counts with a gamma-distributed rate: nothing is Gaussian --------------------------------

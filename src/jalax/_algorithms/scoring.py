@@ -27,6 +27,7 @@ from jalax._model.types import Cloud, State
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._reference import legs, points
+from jalax._reference.around import around
 from jalax._reference.compressed import checked_plan
 from jalax._reference.group_points import (
     CURVATURE_BLOCKS,
@@ -48,6 +49,7 @@ TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and the
 MAX_REJECTED = 20  # trials in a row
 # By legs: log p has noise, though the same at every theta of the climb.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.05, 0.3
+NEAR = 0.5  # standard errors of a step after which the information should be all there
 NUM_AFTER, SHORT_LEG, LONGEST_LEG = 1, 8, 128  # moves at beta = 1, and temperatures
 MOST_NUMBERS = 24  # of theta: log p is looked at around it in all directions, two at a time
 MOST_HELD = 500_000_000  # numbers in the factors at those thetas, where they are dense
@@ -164,7 +166,7 @@ class Scoring(Algorithm):
                 f"theta has {numbers} numbers, and with more than {points.LATENTS_UP_TO} "
                 f"latents in a group Scoring is for up to {MOST_NUMBERS}"
             )
-        held = len(legs.around(numbers)) * size**2
+        held = len(around(numbers)) * size**2
         if model.structure is not None or held <= MOST_HELD:
             return ""
         return (
@@ -283,8 +285,9 @@ class Scoring(Algorithm):
             return [seen], jnp.ones((), jnp.int32), None
         left = self._enough(memory) - memory.sums.number
         number = jnp.where(climbing, 1, jnp.clip(left, 1, legs.LEGS_AT_ONCE))
+        near = (memory.taken > 0) & (memory.taken < NEAR)
         where = key, model, theta, here.modes, num
-        passes, spread = legs.look(*where, memory.path, here.complete, number)
+        passes, spread = legs.look(*where, memory.path, here.complete, number, near)
         return passes, number, spread
 
     def _climb(self, memory: Memory, seen: Pass, accepted, theta, rise, so_far) -> Memory:
@@ -360,16 +363,17 @@ def _with_legs(memory: Memory, spread, allowed) -> Memory:
     longer = jnp.clip(usual * spread / allowed, usual, LONGEST_LEG).astype(jnp.int32)
     longer = jnp.where(spread < legs.NO_SPREAD, legs.FEWEST, longer)
     longer = jnp.where(ends & climbed, longer, path.num_temperatures)
+    path = path._replace(
+        num_temperatures=jnp.where(begins, usual, longer).astype(jnp.int32),
+        num_after=jnp.where(ends, NUM_AFTER, path.num_after).astype(jnp.int32),
+    )
     here = memory.here
     return memory._replace(
         phase=jnp.where(begins, CLIMBING, memory.phase).astype(jnp.int32),
         here=here._replace(log_p=jnp.where(begins, -jnp.inf, here.log_p)),
         foreseen=jnp.where(begins, 0.0, memory.foreseen),
         rejected=jnp.where(begins, 0, memory.rejected),
-        path=path._replace(
-            num_temperatures=jnp.where(begins, usual, longer).astype(jnp.int32),
-            num_after=jnp.where(ends, NUM_AFTER, path.num_after).astype(jnp.int32),
-        ),
+        path=path,
     )
 
 

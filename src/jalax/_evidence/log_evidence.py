@@ -39,8 +39,8 @@ from jalax._reference.references import (
     check_reference,
 )
 from jalax._reference.tempering import MALA, check_moves
-from jalax._runtime.blas import one_thread
 from jalax._runtime import arguments, layouts
+from jalax._runtime.blas import one_thread
 from jalax._runtime.compilation import fold_in, split
 from jalax._runtime.failures import naming_knobs
 from jalax._runtime.layouts import Layout

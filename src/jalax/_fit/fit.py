@@ -29,8 +29,8 @@ from jalax._model.types import Cloud, Start, State, Status
 from jalax._particles.pareto import USUAL_LIMIT
 from jalax._particles.trees import Tree
 from jalax._reference.references import as_reference
-from jalax._runtime.blas import one_thread
 from jalax._runtime import arguments, layouts
+from jalax._runtime.blas import one_thread
 from jalax._runtime.compilation import (
     LEVEL_0_OLD_EMITTERS,
     LEVEL_1,

@@ -35,8 +35,8 @@ from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
 from jalax._particles.trees import Tree
-from jalax._runtime.blas import one_thread
 from jalax._runtime import arguments, layouts
+from jalax._runtime.blas import one_thread
 from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.failures import naming_knobs, termination_as_interrupt
 from jalax._runtime.layouts import Layout

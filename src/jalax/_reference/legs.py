@@ -21,16 +21,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from jalax._model.evaluation import log_joint_of_vectors, over_groups
 from jalax._model.model import Model
-from jalax._particles import langevin, weight_math
+from jalax._particles import langevin, trees, weight_math
 from jalax._particles.resampling import systematic
 from jalax._particles.trees import Tree
+from jalax._reference.around import around, differences, laplace_differences, standard_errors
 from jalax._reference.group_points import LOG_2PI, Pass
 from jalax._reference.plan import Plan
 from jalax._reference.tempering import Mixed
@@ -51,7 +51,6 @@ LOW = 0.5  # resample below this share of the particles
 # Particles compared at each theta around, where they hardly differ: 64, fewer if it is many thetas.
 COMPARED, LEAST_COMPARED, COMPARISONS = 64, 32, 1024
 APART = 0.2  # standard errors from theta to those around it
-BOTH_SIDES_UP_TO = 3  # numbers of theta, for mixed differences
 
 
 class Path(NamedTuple):
@@ -99,6 +98,21 @@ class Leg(NamedTuple):
     laplace: Float[Array, ""]
     carried: Float[Array, " N"]
 
+    def as_pass(self, score: Float[Array, " P"], information: Float[Array, "P P"]) -> Pass:
+        """Of all groups; nothing is missing from an information that is measured as a whole."""
+        return Pass(
+            self.mode,
+            self.particles,
+            self.log_weights,
+            self.log_p[:, 0],
+            score,
+            information,
+            jnp.zeros_like(information),
+            jnp.sum(self.dead),
+            self.laplace,
+            self.carried,
+        )
+
 
 def look(
     key: Key[Array, ""],
@@ -109,11 +123,13 @@ def look(
     path: Path,
     information: Float[Array, "P P"],
     number: Int[Array, ""],
+    near: Bool[Array, ""],
 ) -> tuple[list[Pass], Float[Array, ""]]:
     """`number` legs of `num` particles a group at theta, from the modes at a theta nearby.
 
     `information` is that found at a theta nearby, or zero. There are `LEGS_AT_ONCE` passes, of
-    which the first `number` mean something; besides them: the spread of the worst leg.
+    which the first `number` mean something; besides them: the spread of the worst leg. Where theta
+    is not `near` the maximum of Laplace's approximation, half of the thetas around will do.
     """
     flat, unravel = ravel_pytree(theta)
     offsets, plan = around(flat.size), plan_for(model)
@@ -129,45 +145,39 @@ def look(
         def of_theta(t, x):
             return density(t, x, data)
 
-        others = whitened_around(of_theta, white, plan, basis, offsets[1:])
+        others, slopes = whitened_around(of_theta, white, plan, basis, offsets[1:], looked_at)
         one = partial(leg, density=of_theta, white=white, others=others, plan=plan, num=num)
-        shapes = jax.eval_shape(partial(one, path=path), keys[0])
-        none = jax.tree.map(lambda x: jnp.zeros((len(keys), *x.shape), x.dtype), shapes)
+        without = _without_a_leg(keys[0], white, others, plan, num)
+        none = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(keys), *x.shape)), without)
 
         def body(k, all_legs):
             found = one(keys[k], path=path)
             return jax.tree.map(lambda rows, row: rows.at[k].set(row), all_legs, found)
 
-        return lax.fori_loop(0, number, body, none)
+        found = lax.fori_loop(0, jnp.where(by_laplace, 0, number), body, none)
+        seen = white, others, slopes, basis, offsets, looked_at == len(offsets) - 1
+        return found, laplace_differences(*seen)
 
     each = (8 * num + offsets.shape[0] * modes.shape[1]) * modes.shape[1]
-    whites, complete, profile = over_groups(model, at_mode, modes, each=each)
-    complete, profile = jnp.sum(complete, axis=0), jnp.sum(profile, axis=0)
+    whites, *at_modes = over_groups(model, at_mode, modes, each=each)
+    slope, complete, profile = (jnp.sum(part, axis=0) for part in at_modes)
+    by_laplace = path.num_temperatures == 0
+    looked_at = jnp.where(by_laplace & ~near, 2 * flat.size, len(offsets) - 1)
     # Further apart where log p is so large that its rounding would drown the differences.
     rounding = jnp.finfo(modes.dtype).eps * jnp.sum(jnp.abs(whites.level))
     apart = jnp.maximum(APART, jnp.sqrt(20 * rounding))
     first = jnp.all(information == 0)
     basis = apart * standard_errors(jnp.where(first, profile, information), complete)
     keys = jax.random.split(key, (model.num_groups, LEGS_AT_ONCE))
-    legs = over_groups(model, of_group, whites, keys, each=each)
-    inverse = jnp.linalg.inv(basis)
+    legs, by_mode = over_groups(model, of_group, whites, keys, each=each)
+    by_mode = tuple(jnp.sum(part, axis=0) for part in by_mode)
+    laplace, inverse = (basis.T @ slope + by_mode[0], by_mode[1]), jnp.linalg.inv(basis)
 
     def one_pass(k: int) -> Pass:
         one = jax.tree.map(lambda leaf: leaf[:, k], legs)
-        score, information = differences(jnp.sum(one.log_p, axis=0), offsets)
-        information = inverse.T @ information @ inverse
-        return Pass(
-            one.mode,
-            one.particles,
-            one.log_weights,
-            one.log_p[:, 0],
-            inverse.T @ score,
-            information,
-            jnp.zeros_like(information),
-            jnp.sum(one.dead),
-            one.laplace,
-            one.carried,
-        )
+        by_legs = differences(jnp.sum(one.log_p, axis=0), offsets)
+        score, information = trees.select(by_laplace, laplace, by_legs)
+        return one.as_pass(inverse.T @ score, inverse.T @ information @ inverse)
 
     return [one_pass(k) for k in range(LEGS_AT_ONCE)], jnp.max(legs.spread)
 
@@ -192,48 +202,19 @@ def several(
     return over_groups(model, of_group, modes, keys, each=each)
 
 
-def standard_errors(
-    information: Float[Array, "P P"], complete: Float[Array, "P P"]
-) -> Float[Array, "P P"]:
-    """Directions of theta about one standard error long, as columns."""
-    size = jnp.abs(jnp.diagonal(complete))
-    scale = 1 / jnp.sqrt(jnp.where(size > 0, size, 1.0))
-    share, axes = jnp.linalg.eigh(information * scale[:, None] * scale)
-    # No further than a hundred times as far as with x held: there it would be another place.
-    return scale[:, None] * axes / jnp.sqrt(jnp.maximum(jnp.abs(share), 1e-4))
+def _without_a_leg(key, white: White, others: White, plan: Plan, num: int) -> Leg:
+    """Draws from the Laplace Gaussian of one group, and log p by Laplace's approximation."""
+    none, zero = jnp.zeros((num,), white.mode.dtype), jnp.zeros((), white.mode.dtype)
+    x = white.mode + white.with_plan(plan).from_white(_in_pairs(key, num, white.mode))
+    log_p = jnp.append(white.laplace, others.laplace)
+    dead = jnp.zeros((), jnp.int32)
+    return Leg(white.mode, x, none, log_p, dead, zero, white.laplace, none)
 
 
-def around(size: int) -> np.ndarray:
-    """Offsets of theta in units of the basis: none, one to either side, and two at once."""
-    one = np.eye(size)
-    pairs = [one[i] + one[j] for i in range(size) for j in range(i)]
-    if size <= BOTH_SIDES_UP_TO:
-        pairs += [-pair for pair in pairs]
-    return np.array([np.zeros(size), *one, *-one, *pairs])
-
-
-def differences(
-    values: Float[Array, " S"], offsets: np.ndarray
-) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:
-    """The gradient and minus the Hessian of a function known at `offsets`, by central differences.
-
-    Of more than a few numbers the mixed ones are one-sided, which saves half of the thetas.
-    """
-    size = offsets.shape[1]
-    here, up, down = values[0], values[1 : 1 + size], values[1 + size : 1 + 2 * size]
-    second = up + down - 2 * here
-    matrix = jnp.diag(second)
-    pairs = [(i, j) for i in range(size) for j in range(i)]
-    num = len(pairs)
-    if num:
-        i, j = np.array(pairs).T
-        both = values[1 + 2 * size : 1 + 2 * size + num]
-        mixed = both - up[i] - up[j] + here
-        if len(values) > 1 + 2 * size + num:
-            other = values[1 + 2 * size + num :] - down[i] - down[j] + here
-            mixed = (mixed + other) / 2
-        matrix = matrix.at[i, j].set(mixed).at[j, i].set(mixed)
-    return (up - down) / 2, -matrix
+def _in_pairs(key, num: int, like: Float[Array, " D"]) -> Float[Array, "N D"]:
+    """z and -z: what is odd in z starts without noise."""
+    half = jax.random.normal(key, (num // 2, like.size), like.dtype)
+    return jnp.concatenate([half, -half])
 
 
 def leg(
@@ -254,8 +235,7 @@ def leg(
         value, gradient = slope(mode + factor.from_white(z))
         return value + white.log_det, factor.to_white_gradient(gradient)
 
-    half = jax.random.normal(key_draw, (num // 2, mode.size), mode.dtype)
-    z = jnp.concatenate([half, -half])  # in pairs: what is odd in z starts without noise
+    z = _in_pairs(key_draw, num, mode)
     zero = jnp.zeros((), mode.dtype)
     none = jnp.zeros((num,), mode.dtype)
     cloud = Cloud(Place(z, *visit(z)), none, zero, zero, jnp.arange(num))
@@ -274,13 +254,11 @@ def leg(
 
     zeros = jnp.zeros_like(others.level)
     cloud, ratios = lax.fori_loop(0, path.num_after, after, (cloud, zeros))
-    exact = jnp.append(log_z, log_z + jnp.log1p(ratios / path.num_after))
-    by_laplace = jnp.append(white.laplace, others.laplace)
     return Leg(
         mode,
         mode + factor.from_white(cloud.place.z),
         cloud.log_weights,
-        jnp.where(path.num_temperatures > 0, exact, by_laplace),
+        jnp.append(log_z, log_z + jnp.log1p(ratios / path.num_after)),
         jnp.sum(~jnp.isfinite(cloud.place.value), dtype=jnp.int32),
         spread,
         white.laplace,

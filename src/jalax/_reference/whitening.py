@@ -86,25 +86,35 @@ def whitened(
 
 
 def whitened_around(
-    density: Callable, white: White, plan: Plan, basis: Float[Array, "P P"], offsets: np.ndarray
-) -> White:
-    """The same at theta + basis offset for each offset.
+    density: Callable,
+    white: White,
+    plan: Plan,
+    basis: Float[Array, "P P"],
+    offsets: np.ndarray,
+    number: Int[Array, ""] | int,
+) -> tuple[White, Float[Array, "S P"]]:
+    """The same at theta + basis offset for the first so many offsets, and the theta-gradients.
 
     The mode is there to first order by the implicit function theorem. Differences of Laplace's
     approximation want it better, and the curvature at the mode of `white` is close enough for that.
     """
     factor = white.with_plan(plan)
-    shifts = factor.solve(_pulls(density, white, basis))
+    shifts, steps = factor.solve(_pulls(density, white, basis)), jnp.asarray(offsets, basis.dtype)
 
-    def one(offset):
-        theta = white.theta + basis @ offset
+    def one(k, found):
+        theta = white.theta + basis @ steps[k]
         slope = jax.grad(lambda x: density(theta, x))
-        first = white.mode + offset @ shifts
+        first = white.mode + steps[k] @ shifts
         x = lax.fori_loop(0, CHORD_STEPS, lambda _, x: x + factor.solve(slope(x)), first)
         x = jnp.where(jnp.all(jnp.isfinite(x)), x, first)
-        return _white(lambda x: density(theta, x), theta, x, plan)
+        there = _white(lambda x: density(theta, x), theta, x, plan)
+        new = there, jax.grad(density)(theta, there.mode)
+        return jax.tree.map(lambda rows, row: rows.at[k].set(row), found, new)
 
-    return lax.map(one, jnp.asarray(offsets, white.theta.dtype))
+    def rows_of(leaf):
+        return jnp.zeros((len(offsets), *leaf.shape), leaf.dtype)
+
+    return lax.fori_loop(0, number, one, jax.tree.map(rows_of, (white, white.theta)))
 
 
 def _white(log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"], plan: Plan) -> White:
@@ -123,16 +133,16 @@ def _white(log_p: Callable, theta: Float[Array, " P"], x: Float[Array, " D"], pl
 
 def profile_information(
     density: Callable, white: White, plan: Plan
-) -> tuple[Float[Array, "P P"], Float[Array, "P P"]]:
-    """Minus the Hessian of log p in theta at the mode, and the same with x at its mode all along.
-
-    The second is a rough idea of the information before any is known.
+) -> tuple[Float[Array, " P"], Float[Array, "P P"], Float[Array, "P P"]]:
+    """Of log p in theta, the gradient and minus the Hessian at the mode; and the latter with x at
+    its mode all along, a rough idea of the information before any is known.
     """
     size = white.theta.size
+    slope = jax.grad(density)(white.theta, white.mode)
     complete = -jax.hessian(lambda t: density(t, white.mode))(white.theta)
     pulls = _pulls(density, white, jnp.eye(size, dtype=white.theta.dtype))
     pulls = white.with_plan(plan).to_white_gradient(pulls)
-    return complete, complete - pulls @ pulls.T
+    return slope, complete, complete - pulls @ pulls.T
 
 
 def _pulls(density: Callable, white: White, basis: Float[Array, "P P"]) -> Float[Array, "P D"]:

@@ -15,8 +15,7 @@ from typing import Any
 
 import jax
 
-_lock = threading.Lock()
-_users: list[Any] = []  # those inside; the first of them holds what there was before
+_held = threading.Lock()  # by the thread of Python that limits it
 
 
 @functools.cache
@@ -29,17 +28,15 @@ def _controller() -> Any:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """What there was before comes back when the last thread of Python has left."""
-    if jax.default_backend() != "cpu":
+    """Whoever comes first limits it, and undoes that: the number there was is never lost.
+
+    Another fit that is still running by then has all threads of BLAS again, and is only slower.
+    """
+    if jax.default_backend() != "cpu" or not _held.acquire(blocking=False):
         yield
         return
-    with _lock:
-        held = _users[0] if _users else _controller().limit(limits=1, user_api="blas")
-        _users.append(held)
     try:
-        yield
+        with _controller().limit(limits=1, user_api="blas"):
+            yield
     finally:
-        with _lock:
-            _users.pop()
-            if not _users:
-                held.restore_original_limits()
+        _held.release()
