@@ -7,6 +7,7 @@ import threading
 import jax
 import jax.numpy as jnp
 import pytest
+import scipy.linalg.cython_lapack  # noqa: F401 (JAX's BLAS, which is loaded late)
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import jalax

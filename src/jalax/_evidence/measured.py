@@ -73,7 +73,8 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     # Where they were measured: one step on the terms of log_joint are rounded otherwise.
     flat, unravel = ravel_pytree(theta)
     total = total_of(seen, rounding(model, unravel(jnp.asarray(there, flat.dtype)), seen.modes))
-    total.groups = total.groups + float(score @ step) / 2 / total.groups.size  # by the last step
+    rise = float(score @ (step - rest)) / 2  # by the last step, as far as it was taken
+    total.groups = total.groups + rise / total.groups.size
     evidence = report(total, _doubts(total), seen.num_temperatures, asked=np.inf)
     return Finished(theta, evidence, uncertainty, settled and not uphill, uphill)
 
