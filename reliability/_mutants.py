@@ -496,4 +496,25 @@ MUTANTS = [
         "theta",
         "_algorithms/test_scoring.py",
     ),
+    Mutant(
+        "log p raised by a last step that was not taken",
+        "_evidence/measured.py",
+        "score @ (step - rest)",
+        "score @ step",
+        "_evidence/test_measured.py",
+    ),
+    Mutant(
+        "a step that failed is tried again",
+        "_algorithms/newton.py",
+        "jnp.where(accepted, after, taken / 4)",
+        "jnp.where(accepted, after, longest / 4)",
+        "_algorithms/test_legs.py::test_a_step_that_failed_is_not_tried_again",
+    ),
+    Mutant(
+        "Laplace's approximation without the slope of its determinant",
+        "_reference/around.py",
+        "log_det = jnp.append(0.0, -jnp.sum(jnp.log(ratios), axis=1))",
+        "log_det = jnp.append(0.0, 0 * jnp.sum(jnp.log(ratios), axis=1))",
+        "_algorithms/test_legs.py::test_differences_of_laplace_have_no_rounding",
+    ),
 ]
