@@ -176,6 +176,14 @@ def test_a_step_that_failed_is_not_tried_again():
     assert float(again.length) == pytest.approx(4.0)
 
 
+def test_noise_does_not_shorten_the_steps():
+    """A climb by legs that falls short of what it foresaw, again and again, still arrives."""
+    longest, small = jnp.asarray(3.0), jnp.asarray(0.01)
+    for _ in range(10):
+        longest, _ = newton.trust(longest, small, jnp.asarray(0.2), small, -small, True)
+    assert float(longest) >= 3.0
+
+
 # --- counts with a gamma-distributed rate: nothing is Gaussian --------------------------------
 
 

@@ -68,6 +68,8 @@ def trust(longest, damping, taken, foreseen, rise, accepted) -> tuple[Array, Arr
     after = jnp.where(share > GOOD, jnp.maximum(longest, 2 * taken), longest)
     after = jnp.where(share < BAD, taken / 2, after)
     after = jnp.where(foreseen > 0, after, longest)  # nothing was, at theta_0
+    # Near the maximum the noise of legs is more than what is left to gain, and says nothing.
+    after = jnp.maximum(after, LONGEST)
     # It fell though it was short: another direction, too.
     higher = jnp.where(taken <= LONGEST, jnp.maximum(8 * damping, 1e-2), damping)
     return jnp.where(accepted, after, taken / 4), jnp.where(accepted, damping / 5, higher)
