@@ -23,7 +23,7 @@ PINS := pyproject.toml constraints.txt
 # The tests are mostly compilation. What one of them has compiled, all the others find in a folder;
 # and `make test` compiles at level 0, jalax's own programs too (tests/conftest.py): a fifth of the
 # time. The slow tests, `make test-all` and a test in tests/_runtime/test_compiler.py have the levels
-# that users have. Threads of BLAS would wait for each other's processes by spinning.
+# that users have. BLAS has one thread: two would spin while they wait, and slow the other process.
 SHARED := OPENBLAS_NUM_THREADS=1 JALAX_PROGRAMS=$(CURDIR)/.pytest_cache/programs
 LEVEL_0 := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 TESTING := $(SHARED) JALAX_COMPILE_LEVEL=0 XLA_FLAGS="$(LEVEL_0)"

@@ -21,7 +21,8 @@ def log_joint(theta, x, y):
 
 
 def test_log_p_rises_by_the_last_step_as_far_as_it_was_taken():
-    """Along b, where a two-thousandth of the information is left, theta was not moved."""
+    """Along b, where a two-thousandth of the information is left, theta was not moved: it would
+    have been worth 0.2."""
     model = checks.prepare_model(jalax.GroupedModel(log_joint, jnp.zeros(()), jnp.ones(GROUPS)))
     theta = checks.prepare_theta({"a": 0.0, "b": 0.0}, model)
     seen = Measurement(
@@ -39,6 +40,5 @@ def test_log_p_rises_by_the_last_step_as_far_as_it_was_taken():
         laplace=-5.0,
     )
     evidence = finished(model, theta, seen).evidence
-    along_a, along_b = 0.3**2 / 2 / 2, 30.0**2 / 2000 / 2
+    along_a = 0.3**2 / 2 / 2
     assert evidence.value == pytest.approx(-GROUPS + along_a, abs=1e-3)
-    assert along_b > 0.1  # which it would be with all of the step

@@ -19,6 +19,7 @@ from jalax._model import sharding
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Info, State
+from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime import layouts
 from jalax._runtime.compilation import (
@@ -92,9 +93,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
         key_k = jax.random.fold_in(key, state.step)
         state, info = _step(key_k, algorithm, model, state)
         state = sharding.constrain_state(model, state)
-        buffers = jax.tree.map(
-            lambda buffer, row: buffer.at[i].set(row), buffers, pack(record(state, info))
-        )
+        buffers = trees.set_row(buffers, i, pack(record(state, info)))
         return i + 1, state, buffers, is_healthy(state, info)
 
     def go_on(carry):

@@ -54,6 +54,11 @@ def select(mask: Bool[Array, "..."], a: Tree, b: Tree) -> Tree:
     return jax.tree.map(one, a, b)
 
 
+def set_row(rows: Tree, k, row: Tree) -> Tree:
+    """`rows` with row k replaced, in every leaf."""
+    return jax.tree.map(lambda leaf, new: leaf.at[k].set(new), rows, row)
+
+
 def gather(tree: Tree, index) -> Tree:
     """Particle `index[g, n]` of group g, for every leaf (G, N, ...)."""
     return jax.tree.map(lambda leaf: jax.vmap(lambda x, i: x[i])(leaf, index), tree)

@@ -151,8 +151,7 @@ def look(
         none = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(keys), *x.shape)), without)
 
         def body(k, all_legs):
-            found = one(keys[k], path=path)
-            return jax.tree.map(lambda rows, row: rows.at[k].set(row), all_legs, found)
+            return trees.set_row(all_legs, k, one(keys[k], path=path))
 
         found = lax.fori_loop(0, jnp.where(by_laplace, 0, number), body, none)
         seen = white, others, slopes, basis, offsets, looked_at == len(offsets) - 1

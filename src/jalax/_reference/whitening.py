@@ -108,8 +108,7 @@ def whitened_around(
         x = lax.fori_loop(0, CHORD_STEPS, lambda _, x: x + factor.solve(slope(x)), first)
         x = jnp.where(jnp.all(jnp.isfinite(x)), x, first)
         there = _white(lambda x: density(theta, x), theta, x, plan)
-        new = there, jax.grad(density)(theta, there.mode)
-        return jax.tree.map(lambda rows, row: rows.at[k].set(row), found, new)
+        return trees.set_row(found, k, (there, jax.grad(density)(theta, there.mode)))
 
     def rows_of(leaf):
         return jnp.zeros((len(offsets), *leaf.shape), leaf.dtype)

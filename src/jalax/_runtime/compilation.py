@@ -183,9 +183,8 @@ def _on_cpu() -> bool:
 def _is_short(args: Sequence[Any]) -> bool:
     """On a CPU, and no argument makes it a long program, or one says that it is none."""
     loads = [a for a in args if isinstance(a, Workload)]
-    if not _on_cpu():
-        return False
-    return any(a.makes_short(args) for a in loads) or all(a.is_short() for a in loads)
+    short = any(a.makes_short(args) for a in loads) or all(a.is_short() for a in loads)
+    return _on_cpu() and short
 
 
 def _sums_are_short(args: Sequence[Any]) -> bool:
