@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -182,6 +184,18 @@ def test_noise_does_not_shorten_the_steps():
     for _ in range(10):
         longest, _ = newton.trust(longest, small, jnp.asarray(0.2), small, -small, True)
     assert float(longest) >= 3.0
+
+
+def test_steps_that_do_not_shrink_near_the_maximum_are_noise():
+    """guImmun's climb went on for a hundred passes of 4 s: 18 numbers of theta with noise each."""
+    rng = np.random.default_rng(0)
+    noisy = np.linalg.norm(0.03 * rng.standard_normal((200, 18)), axis=1)
+    found = [bool(newton.is_noise(b, a)) for a, b in itertools.pairwise(noisy)]
+    assert found.index(True) < 3
+    newtons = [0.4, 0.16, 0.026, 0.0007]  # each the square of the last
+    assert not any(newton.is_noise(b, a) for a, b in itertools.pairwise(newtons))
+    assert not newton.is_noise(0.4, 0.0)  # there was no step before
+    assert not newton.is_noise(1.5, 0.4)  # the last was shortened, or theta is not near at all
 
 
 # --- counts with a gamma-distributed rate: nothing is Gaussian --------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 LONGEST = 3.0  # standard errors that theta may move in the first step
 # Along less than this share of the complete-data information: in standard errors of complete data.
@@ -19,6 +19,8 @@ NOISE = 300  # the same for rounding, between two parameters, in units of the la
 GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
 SHORTEST_IF_FLAT = 0.01  # standard errors of a step that is not worth taking, where less than
 MISSING = 1e-3  # this share of the complete-data information is not missing
+
+NEAR = 0.5  # standard errors of a step after which theta is near the maximum
 
 
 class Step(NamedTuple):
@@ -73,6 +75,16 @@ def trust(longest, damping, taken, foreseen, rise, accepted) -> tuple[Array, Arr
     # It fell though it was short: another direction, too.
     higher = jnp.where(taken <= LONGEST, jnp.maximum(8 * damping, 1e-2), damping)
     return jnp.where(accepted, after, taken / 4), jnp.where(accepted, damping / 5, higher)
+
+
+def is_near(taken) -> Bool[Array, ""]:
+    """By the length of the last step: 0 if there was none."""
+    return (taken > 0) & (taken < NEAR)
+
+
+def is_noise(length, taken) -> Bool[Array, ""]:
+    """A next step of that length is noise: near a maximum Newton's shrink fast."""
+    return is_near(taken) & (length > taken / 2) & (length < NEAR)
 
 
 def last_step(score, complete, missing) -> Float[Array, " P"]:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from jalax._algorithms.newton import LONGEST, last_step, newton_step, trust
+from jalax._algorithms import newton
 from jalax._model import information
 from jalax._model.algorithm import Algorithm, Measurement
 from jalax._model.evaluation import ravel_latent
@@ -26,30 +26,18 @@ from jalax._model.model import Model
 from jalax._model.types import Cloud, State
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
-from jalax._reference import legs, points
+from jalax._reference import group_points, legs, points
 from jalax._reference.around import around
 from jalax._reference.compressed import checked_plan
-from jalax._reference.group_points import (
-    CURVATURE_BLOCKS,
-    MOST_ROUNDS,
-    Pass,
-    Sums,
-    added,
-    error_aimed_at,
-    look,
-    measured,
-    no_sums,
-    relative_variance,
-)
+from jalax._reference.group_points import Pass, Sums
 from jalax._reference.mode_search import DENSE_UP_TO
 
 CLIMBING, MEASURING, DONE = range(3)
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
-# By legs: log p has noise, though the same at every theta of the climb.
+# By legs log p has noise, and a step has it in each number of theta: the first is times their root.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.05, 0.3
-NEAR = 0.5  # standard errors of a step after which the information should be all there
 NUM_AFTER, SHORT_LEG, LONGEST_LEG = 1, 8, 128  # moves at beta = 1, and temperatures
 MOST_NUMBERS = 24  # of theta: log p is looked at around it in all directions, two at a time
 MOST_HELD = 500_000_000  # numbers in the factors at those thetas, where they are dense
@@ -226,15 +214,16 @@ class Scoring(Algorithm):
             jnp.full_like(none, -jnp.inf),
             *(jnp.zeros_like(flat), matrix, matrix, none),
         )
-        none_yet, longest, damping = (jnp.asarray(x, flat.dtype) for x in (0.0, LONGEST, 1e-3))
-        shifts, sums = jax.random.key_data(key), no_sums(groups, num, flat)
+        numbers = jnp.asarray((0.0, newton.LONGEST, 1e-3), flat.dtype)
+        none_yet, longest, damping = numbers
+        shifts, sums = jax.random.key_data(key), group_points.no_sums(groups, num, flat)
         path = legs.Path(zero, zero) if by_legs(model) else None
         trial = flat, none_yet, none_yet
         memory = Memory(zero, shifts, *trial, longest, damping, zero, here, sums, path)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
     def steps_at_once(self, model: Model) -> int | None:
-        return 1 if trees.size(model.latent) > 200 else None  # a pass of legs may take seconds
+        return 1 if by_legs(model) else None  # a pass of legs may take seconds
 
     def step(self, key, model: Model, state: State) -> tuple[State, ScoringInfo]:
         memory, (flat, unravel) = state.memory, ravel_pytree(state.theta)
@@ -250,7 +239,7 @@ class Scoring(Algorithm):
         after = self._climb(memory, seen, accepted, flat, rise, state.step)
         if spread is not None:
             draws = num * self.num_measurements
-            after = _with_legs(after, spread, draws * error_aimed_at(model) ** 2)
+            after = _with_legs(after, spread, draws * group_points.error_aimed_at(model) ** 2)
         after = trees.select(climbing, after, self._measure(model, memory, passes, number))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
@@ -280,13 +269,13 @@ class Scoring(Algorithm):
         """The passes of a step, how many of them count, and the spread of legs."""
         climbing, here = memory.phase == CLIMBING, memory.here
         if memory.path is None:
-            blocks = jnp.where(climbing, 1, CURVATURE_BLOCKS)
-            seen = look(key, model, theta, here.modes, num, blocks=blocks)
+            blocks = jnp.where(climbing, 1, group_points.CURVATURE_BLOCKS)
+            seen = group_points.look(key, model, theta, here.modes, num, blocks=blocks)
             return [seen], jnp.ones((), jnp.int32), None
         left = self._enough(memory) - memory.sums.number
         number = jnp.where(climbing, 1, jnp.clip(left, 1, legs.LEGS_AT_ONCE))
-        near = (memory.taken > 0) & (memory.taken < NEAR)
         where = key, model, theta, here.modes, num
+        near = newton.is_near(memory.taken)
         passes, spread = legs.look(*where, memory.path, here.complete, number, near)
         return passes, number, spread
 
@@ -296,11 +285,11 @@ class Scoring(Algorithm):
         here = trees.select(accepted, new, memory.here)
         theta = jnp.where(accepted, memory.trial, theta)
         last = memory.taken, memory.foreseen, rise, accepted
-        longest, damping = trust(memory.longest, memory.damping, *last)
+        longest, damping = newton.trust(memory.longest, memory.damping, *last)
         rejected = jnp.where(accepted, 0, memory.rejected + 1).astype(jnp.int32)
-        step = newton_step(here.score, here.complete, here.missing, damping, longest)
-        short = step.length < (SHORTEST if memory.path is None else SHORTEST_BY_LEGS)
-        ends = (accepted & short) | (rejected > MAX_REJECTED) | (so_far >= MAX_CLIMB)
+        step = newton.newton_step(here.score, here.complete, here.missing, damping, longest)
+        arrived = accepted & self._has_arrived(memory, step)
+        ends = arrived | (rejected > MAX_REJECTED) | (so_far >= MAX_CLIMB)
         trial = jnp.where(ends, theta, theta + step.step)
         phase = jnp.where(ends, MEASURING, CLIMBING).astype(jnp.int32)
         return memory._replace(
@@ -314,6 +303,16 @@ class Scoring(Algorithm):
             here=here,
         )
 
+    @staticmethod
+    def _has_arrived(memory: Memory, step: newton.Step) -> Bool[Array, ""]:
+        """The next step is not worth taking, or it is noise."""
+        if memory.path is None:
+            return step.length < SHORTEST
+        # Two passes of legs with a whole step between them can tell.
+        whole = (memory.path.num_temperatures > 0) & (memory.foreseen > 0) & (memory.rejected == 0)
+        short = step.length < SHORTEST_BY_LEGS * step.step.size**0.5
+        return short | (whole & newton.is_noise(step.length, memory.taken))
+
     def _measure(self, model: Model, memory: Memory, passes: list[Pass], number) -> Memory:
         """Some measurements more; one that is not finite would spoil all of them.
 
@@ -322,9 +321,11 @@ class Scoring(Algorithm):
         sums = memory.sums
         for k, seen in enumerate(passes):
             counts = _is_finite(seen) & (k < number)
-            sums = trees.select(counts, added(sums, memory.here.log_p, seen), sums)
-        variance = relative_variance(jnp.maximum(sums.number, 2), sums.ratio, sums.ratio_square)
-        known = jnp.sqrt(jnp.sum(variance)) < error_aimed_at(model)
+            sums = trees.select(counts, group_points.added(sums, memory.here.log_p, seen), sums)
+        variance = group_points.relative_variance(
+            jnp.maximum(sums.number, 2), sums.ratio, sums.ratio_square
+        )
+        known = jnp.sqrt(jnp.sum(variance)) < group_points.error_aimed_at(model)
         known = known & (sums.number % self.num_measurements == 0)
         done = (sums.number > memory.sums.number) & (known | (sums.number >= self._enough(memory)))
         phase = jnp.where(done, DONE, MEASURING).astype(jnp.int32)
@@ -333,7 +334,7 @@ class Scoring(Algorithm):
     def _enough(self, memory: Memory) -> Int[Array, ""] | int:
         """The most measurements."""
         if memory.path is None:
-            return MOST_ROUNDS * self.num_measurements
+            return group_points.MOST_ROUNDS * self.num_measurements
         # Legs are as long as they need to be; those of a Gaussian are all alike.
         is_gaussian = memory.path.num_temperatures == legs.FEWEST
         return jnp.where(is_gaussian, legs.LEGS_AT_ONCE, self.num_measurements)
@@ -341,7 +342,7 @@ class Scoring(Algorithm):
     def measurement(self, state: State) -> Measurement | None:
         memory, here = state.memory, state.memory.here
         of_here = here.log_p, memory.trial, here.modes, state.log_weights, here.laplace
-        seen, path = measured(memory.sums, *of_here), memory.path
+        seen, path = group_points.measured(memory.sums, *of_here), memory.path
         return seen if path is None else seen._replace(num_temperatures=int(path.num_temperatures))
 
 
@@ -380,7 +381,7 @@ def _with_legs(memory: Memory, spread, allowed) -> Memory:
 def _last_step(sums: Sums) -> Float[Array, " P"]:
     """To the maximum that all measurements together see."""
     number = jnp.maximum(sums.number, 1)
-    return last_step(sums.score / number, sums.complete / number, sums.missing / number)
+    return newton.last_step(sums.score / number, sums.complete / number, sums.missing / number)
 
 
 def _is_finite(seen: Pass) -> Bool[Array, ""]:
