@@ -68,13 +68,13 @@ def test_a_gaussian_posterior_does_no_work(precision):
     (other, *_), _ = look(jax.random.key(1), model, theta, modes, 16, path, nothing, 1, True)
     # As in a fit: how far the thetas around are is known from the pass before.
     keys = jax.random.key(0), model, theta, modes, 16, path, other.complete, 2, True
-    (seen, next_one, *_), spread = look(*keys)
+    (seen, next_one, *_), noise = look(*keys)
 
     def log_p(v):
         return series_log_p(v[1], v[0])
 
     point, rounding = np.array([at["log_sd"], at["mean"]]), 1e-9 if precision == "float64" else 1e-4
-    assert float(spread) < 100 * rounding
+    assert float(noise.spread) < 100 * rounding
     for found in (seen, next_one, other):
         assert float(found.log_p[0]) == pytest.approx(log_p(point), abs=rounding)
         assert float(found.laplace[0]) == pytest.approx(log_p(point), abs=rounding)
@@ -184,6 +184,23 @@ def test_noise_does_not_shorten_the_steps():
     for _ in range(10):
         longest, _ = newton.trust(longest, small, jnp.asarray(0.2), small, -small, True)
     assert float(longest) >= 3.0
+
+
+def test_ratios_by_few_particles_have_no_bias():
+    """Particles of N(0, 1) weighted by e^(x / 2), at a theta' where r = e^(x / 20) - 1: of 32 of
+    them the plain estimate of the log is off by as much as groups, in hundreds, add up."""
+    x = np.random.default_rng(2).standard_normal((200_000, 32))
+    w, r = np.exp(x / 2), np.expm1(x / 20)
+    parts = (w, w**2, w * r, w**2 * r, w**2 * r**2)
+    ratio = around.Ratio(*(jnp.asarray(part.sum(axis=1)) for part in parts))
+    found, variance = (np.asarray(value, float) for value in ratio.log())
+    exact = (0.55**2 - 0.5**2) / 2
+    error = np.std(found) / np.sqrt(len(x))
+    plain = np.log1p((w * r).sum(axis=1) / w.sum(axis=1)).mean()
+    assert abs(plain - exact) > 10 * error
+    assert abs(np.mean(found) - exact) < 0.1 * abs(plain - exact) + 3 * error
+    # By its own weights a variance of 32 is a little low, as always.
+    assert np.mean(variance) == pytest.approx(np.var(found), rel=0.2)
 
 
 def test_steps_that_do_not_shrink_near_the_maximum_are_noise():

@@ -38,7 +38,8 @@ TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and the
 MAX_REJECTED = 20  # trials in a row
 # By legs log p has noise, and a step has it in each number of theta: the first is times their root.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.05, 0.3
-NUM_AFTER, SHORT_LEG, LONGEST_LEG = 1, 8, 128  # moves at beta = 1, and temperatures
+SHORT_LEG, LONGEST_LEG = 8, 128  # temperatures
+THETA_BY_LEGS = 0.03  # standard errors by which the noise of the score may move theta
 MOST_NUMBERS = 24  # of theta: log p is looked at around it in all directions, two at a time
 MOST_HELD = 500_000_000  # numbers in the factors at those thetas, where they are dense
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
@@ -231,15 +232,16 @@ class Scoring(Algorithm):
         shifts = jnp.where(climbing, memory.shifts, jax.random.key_data(key))
         shifts = jax.random.wrap_key_data(shifts, impl=jax.random.key_impl(key))
         num = state.log_weights.shape[1]
-        passes, number, spread = self._look(shifts, model, unravel(memory.trial), num, memory)
+        passes, number, noise = self._look(shifts, model, unravel(memory.trial), num, memory)
         seen = passes[0]
         rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
-        slack = TOLERANCE if spread is None else TOLERANCE_BY_LEGS
+        slack = TOLERANCE if noise is None else TOLERANCE_BY_LEGS
         accepted = _is_finite(seen) & (~climbing | (rise >= -slack))
         after = self._climb(memory, seen, accepted, flat, rise, state.step)
-        if spread is not None:
-            draws = num * self.num_measurements
-            after = _with_legs(after, spread, draws * group_points.error_aimed_at(model) ** 2)
+        if noise is not None:
+            of_log_p = num * self.num_measurements * group_points.error_aimed_at(model) ** 2
+            of_score = self.num_measurements * THETA_BY_LEGS**2
+            after = _with_legs(after, noise, of_log_p, of_score)
         after = trees.select(climbing, after, self._measure(model, memory, passes, number))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
@@ -265,8 +267,8 @@ class Scoring(Algorithm):
 
     def _look(
         self, key, model: Model, theta: Tree, num: int, memory: Memory
-    ) -> tuple[list[Pass], Array, Array | None]:
-        """The passes of a step, how many of them count, and the spread of legs."""
+    ) -> tuple[list[Pass], Array, legs.Noise | None]:
+        """The passes of a step, how many of them count, and the noise of legs."""
         climbing, here = memory.phase == CLIMBING, memory.here
         if memory.path is None:
             blocks = jnp.where(climbing, 1, group_points.CURVATURE_BLOCKS)
@@ -276,8 +278,8 @@ class Scoring(Algorithm):
         number = jnp.where(climbing, 1, jnp.clip(left, 1, legs.LEGS_AT_ONCE))
         where = key, model, theta, here.modes, num
         near = newton.is_near(memory.taken)
-        passes, spread = legs.look(*where, memory.path, here.complete, number, near)
-        return passes, number, spread
+        passes, noise = legs.look(*where, memory.path, here.complete, number, near)
+        return passes, number, noise
 
     def _climb(self, memory: Memory, seen: Pass, accepted, theta, rise, so_far) -> Memory:
         """Where to look next: from the trial if it was accepted, else from theta, less far."""
@@ -351,23 +353,21 @@ def by_legs(model: Model) -> bool:
     return trees.size(model.latent) > points.LATENTS_UP_TO
 
 
-def _with_legs(memory: Memory, spread, allowed) -> Memory:
+def _with_legs(memory: Memory, noise: legs.Noise, of_log_p: float, of_score: float) -> Memory:
     """Where a climb on Laplace's approximation ends, one on log p begins from there.
 
-    Where that ends, the legs of the measurements are longer if the spread of the last was larger
-    than allowed.
+    Where that ends, the legs of the measurements are longer, and more of their particles compared,
+    if the noise of the last was more than may be of log p, or of the score.
     """
     path, ends = memory.path, memory.phase != CLIMBING
     assert path is not None
     begins, climbed = ends & (path.num_temperatures == 0), memory.sums.number == 0
-    usual = SHORT_LEG
-    longer = jnp.clip(usual * spread / allowed, usual, LONGEST_LEG).astype(jnp.int32)
-    longer = jnp.where(spread < legs.NO_SPREAD, legs.FEWEST, longer)
-    longer = jnp.where(ends & climbed, longer, path.num_temperatures)
-    path = path._replace(
-        num_temperatures=jnp.where(begins, usual, longer).astype(jnp.int32),
-        num_after=jnp.where(ends, NUM_AFTER, path.num_after).astype(jnp.int32),
-    )
+    longer = jnp.clip(SHORT_LEG * noise.spread / of_log_p, SHORT_LEG, LONGEST_LEG).astype(jnp.int32)
+    longer = jnp.where(noise.spread < legs.NO_SPREAD, legs.FEWEST, longer)
+    more = jnp.clip(jnp.ceil(noise.score / of_score), 1, legs.NUM_PARTICLES).astype(jnp.int32)
+    one, usual = jnp.ones_like(more), jnp.full_like(longer, SHORT_LEG)
+    path = trees.select(ends & climbed, legs.Path(longer, more), path)
+    path = trees.select(begins, legs.Path(usual, one), path)
     here = memory.here
     return memory._replace(
         phase=jnp.where(begins, CLIMBING, memory.phase).astype(jnp.int32),

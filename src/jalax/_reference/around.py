@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
+from jalax._reference.plan import Plan
 from jalax._reference.whitening import White
 
+# Particles of a block, which is compared at each theta around: 64, fewer if it is many thetas.
+COMPARED, LEAST_COMPARED, COMPARISONS = 64, 32, 1024
 BOTH_SIDES_UP_TO = 3  # numbers of theta, for mixed differences
 
 
@@ -79,3 +87,78 @@ def laplace_differences(
     size = len(basis)
     change = (slopes[:size] - slopes[size : 2 * size]) @ basis / 2
     return score, information - (change + change.T) / 2
+
+
+class Compared(NamedTuple):
+    """What the particles of a group at theta tell about the thetas around."""
+
+    log_ratio: Float[Array, " S"]  # of Z there to Z here, by one block of particles
+    slope: Float[Array, " P"]  # half the difference of those to either side, by all blocks
+    noise: Float[Array, " P"]  # its variance by one block
+
+
+class Ratio(NamedTuple):
+    """Sums over weighted particles, of r = Z there / Z here - 1, at one theta or at several."""
+
+    weights: Float[Array, "*S"]  # w
+    squares: Float[Array, "*S"]  # w^2
+    mean: Float[Array, "*S"]  # w r
+    square_mean: Float[Array, "*S"]  # w^2 r
+    square_square: Float[Array, "*S"]  # w^2 r^2
+
+    def log(self) -> tuple[Float[Array, "*S"], Float[Array, "*S"]]:
+        """The log of one plus the mean of r, and its variance.
+
+        Weights normalised by their own sum pull a mean away from what they are large with, and the
+        log of a mean is low by half of its variance: little in one group, but of 161 groups theta
+        was a third of a standard error off, and the information 15 per cent.
+        """
+        mean, one = self.mean / self.weights, self.weights**2
+        variance = self.square_square - 2 * mean * self.square_mean + mean**2 * self.squares
+        mean = mean + (self.square_mean - mean * self.squares) / one
+        variance = jnp.maximum(variance, 0.0) / one / (1 + mean) ** 2
+        return jnp.log1p(mean) + variance / 2, variance
+
+
+def compared(
+    density: Callable,
+    white: White,
+    others: White,
+    plan: Plan,
+    weighted: tuple[Float[Array, " N"], Float[Array, "N D"], Float[Array, " N"]],
+    num_blocks: Int[Array, ""],
+) -> Compared:
+    """`weighted` are the weights of a group's particles, their z and log p~ there.
+
+    One block of them is enough for the information. The score, which moves theta, is by as many as
+    its noise asks for.
+    """
+    size, num = white.theta.size, len(weighted[0])
+    block_size = min(COMPARED, max(LEAST_COMPARED, COMPARISONS // others.level.size))
+    every = 2 ** max(0, int(np.ceil(np.log2(num / block_size))))
+    blocks = jax.tree.map(
+        lambda x: jnp.moveaxis(x.reshape(-1, every, *x.shape[1:]), 1, 0), weighted
+    )
+
+    def of_block(k, others: White) -> Ratio:
+        w, z, here = jax.tree.map(lambda x: x[k], blocks)
+
+        def one(other: White) -> Ratio:
+            x = other.mode + other.with_plan(plan).from_white(z)
+            # The level first: that difference is exact, and what is left is small.
+            value = jax.vmap(lambda x: density(other.theta, x) - white.level)(x) + other.log_det
+            r = jnp.where(w > 0, jnp.expm1(value - here), 0.0)
+            return Ratio(*(jnp.sum(part) for part in (w, w**2, w * r, w**2 * r, w**2 * r**2)))
+
+        return lax.map(one, others)
+
+    first = of_block(0, others)
+    sides, others = jax.tree.map(lambda leaf: leaf[: 2 * size], (first, others))
+
+    def add_block(k, sums: Ratio) -> Ratio:
+        return jax.tree.map(jnp.add, sums, of_block(k, others))
+
+    both, _ = lax.fori_loop(1, jnp.minimum(num_blocks, every), add_block, sides).log()
+    slope = (both[:size] - both[size:]) / 2
+    log_ratio, variance = first.log()
+    return Compared(log_ratio, slope, (variance[:size] + variance[size : 2 * size]) / 2)

@@ -30,7 +30,14 @@ from jalax._model.model import Model
 from jalax._particles import langevin, trees, weight_math
 from jalax._particles.resampling import systematic
 from jalax._particles.trees import Tree
-from jalax._reference.around import around, differences, laplace_differences, standard_errors
+from jalax._reference.around import (
+    Compared,
+    around,
+    compared,
+    differences,
+    laplace_differences,
+    standard_errors,
+)
 from jalax._reference.group_points import LOG_2PI, Pass
 from jalax._reference.plan import Plan
 from jalax._reference.tempering import Mixed
@@ -48,8 +55,6 @@ LARGE_SPREAD = 10.0  # log Z of one leg of 256 particles then varies by 0.2: lon
 NO_SPREAD, FEWEST = 1e-3, 2  # here by 0.002: of a Gaussian so few temperatures will do
 LEGS_AT_ONCE = 4  # at one theta: what is found around it serves them all
 LOW = 0.5  # resample below this share of the particles
-# Particles compared at each theta around, where they hardly differ: 64, fewer if it is many thetas.
-COMPARED, LEAST_COMPARED, COMPARISONS = 64, 32, 1024
 APART = 0.2  # standard errors from theta to those around it
 
 
@@ -57,7 +62,7 @@ class Path(NamedTuple):
     """How a leg goes: chosen on other particles than those that are weighed."""
 
     num_temperatures: Int[Array, ""]  # K; 0: no leg, but Laplace's approximation
-    num_after: Int[Array, ""]  # moves at beta = 1
+    num_blocks: Int[Array, ""]  # of particles that are compared at the thetas to either side
 
     @property
     def step_size(self) -> Float[Array, ""]:
@@ -86,13 +91,22 @@ class Cloud(NamedTuple):
     first: Int[Array, " N"]  # the first draw that each particle descends from
 
 
+class Noise(NamedTuple):
+    """Of a leg; chooses the path of later ones."""
+
+    spread: Float[Array, ""]  # N times the variance of log Z
+    score: Float[Array, ""]  # its variance by one block, in standard errors of theta
+
+
 class Leg(NamedTuple):
     """The end of a group's leg."""
 
     mode: Float[Array, " D"]
     particles: Float[Array, "N D"]
     log_weights: Float[Array, " N"]
-    log_p: Float[Array, " S"]  # at theta, and at those around it
+    log_p: Float[Array, " S"]  # at theta, and at those around it by one block of particles
+    slope: Float[Array, " P"]  # half the difference of those to either side, by all blocks
+    noise: Float[Array, " P"]  # its variance by one block
     dead: Int[Array, ""]
     spread: Float[Array, ""]
     laplace: Float[Array, ""]
@@ -124,12 +138,12 @@ def look(
     information: Float[Array, "P P"],
     number: Int[Array, ""],
     near: Bool[Array, ""],
-) -> tuple[list[Pass], Float[Array, ""]]:
+) -> tuple[list[Pass], Noise]:
     """`number` legs of `num` particles a group at theta, from the modes at a theta nearby.
 
     `information` is that found at a theta nearby, or zero. There are `LEGS_AT_ONCE` passes, of
-    which the first `number` mean something; besides them: the spread of the worst leg. Where theta
-    is not `near` the maximum of Laplace's approximation, half of the thetas around will do.
+    which the first `number` mean something, and the noise of the worst leg. Where theta is not
+    `near` the maximum of Laplace's approximation, half of the thetas around will do.
     """
     flat, unravel = ravel_pytree(theta)
     offsets, plan = around(flat.size), plan_for(model)
@@ -174,11 +188,14 @@ def look(
 
     def one_pass(k: int) -> Pass:
         one = jax.tree.map(lambda leaf: leaf[:, k], legs)
-        by_legs = differences(jnp.sum(one.log_p, axis=0), offsets)
+        _, curved = differences(jnp.sum(one.log_p, axis=0), offsets)
+        by_legs = jnp.sum(one.slope, axis=0), curved
         score, information = trees.select(by_laplace, laplace, by_legs)
         return one.as_pass(inverse.T @ score, inverse.T @ information @ inverse)
 
-    return [one_pass(k) for k in range(LEGS_AT_ONCE)], jnp.max(legs.spread)
+    score = jnp.max(jnp.sum(legs.noise, axis=0)) / apart**2
+    noise = Noise(jnp.max(legs.spread), score)
+    return [one_pass(k) for k in range(LEGS_AT_ONCE)], noise
 
 
 def several(
@@ -207,7 +224,8 @@ def _without_a_leg(key, white: White, others: White, plan: Plan, num: int) -> Le
     x = white.mode + white.with_plan(plan).from_white(_in_pairs(key, num, white.mode))
     log_p = jnp.append(white.laplace, others.laplace)
     dead = jnp.zeros((), jnp.int32)
-    return Leg(white.mode, x, none, log_p, dead, zero, white.laplace, none)
+    flat = jnp.zeros_like(white.theta)
+    return Leg(white.mode, x, none, log_p, flat, flat, dead, zero, white.laplace, none)
 
 
 def _in_pairs(key, num: int, like: Float[Array, " D"]) -> Float[Array, "N D"]:
@@ -246,40 +264,24 @@ def leg(
     log_z = white.level + cloud.base + weight_math.log_mean_exp(cloud.log_weights)
     spread, carried = cloud.spread + _relative_variance(cloud.log_weights), _carried(cloud)
 
-    def after(k, carry):
-        cloud, sums = carry
-        cloud = _move(jax.random.fold_in(key_after, k), visit, cloud, None, path)
-        return cloud, sums + _ratios(density, white, others, plan, cloud)
-
-    zeros = jnp.zeros_like(others.level)
-    cloud, ratios = lax.fori_loop(0, path.num_after, after, (cloud, zeros))
+    seen = Compared(others.level, jnp.zeros_like(white.theta), jnp.zeros_like(white.theta))
+    if others.level.size:
+        cloud = _move(key_after, visit, cloud, None, path)
+        weights = weight_math.normalise(cloud.log_weights[None])[0]
+        weighted = weights, cloud.place.z, cloud.place.value
+        seen = compared(density, white, others, plan, weighted, path.num_blocks)
     return Leg(
         mode,
         mode + factor.from_white(cloud.place.z),
         cloud.log_weights,
-        jnp.append(log_z, log_z + jnp.log1p(ratios / path.num_after)),
+        jnp.append(log_z, log_z + seen.log_ratio),
+        seen.slope,
+        seen.noise,
         jnp.sum(~jnp.isfinite(cloud.place.value), dtype=jnp.int32),
         spread,
         white.laplace,
         carried,
     )
-
-
-def _ratios(density, white: White, others: White, plan: Plan, cloud: Cloud) -> Float[Array, " S"]:
-    """Z at each theta around over Z here, less one, by some of the weighted particles."""
-    most = max(LEAST_COMPARED, COMPARISONS // max(1, others.level.size))
-    every = max(1, cloud.log_weights.size // min(COMPARED, most))
-    weights = weight_math.normalise(cloud.log_weights[None, ::every])[0]
-    z, here = cloud.place.z[::every], cloud.place.value[::every]
-
-    def one(other: White):
-        x = other.mode + other.with_plan(plan).from_white(z)
-        # The level first: that difference is exact, and what is left is small.
-        value = jax.vmap(lambda x: density(other.theta, x) - white.level)(x) + other.log_det
-        ratio = jnp.expm1(value - here)
-        return jnp.sum(jnp.where(weights > 0, weights * ratio, 0.0))
-
-    return lax.map(one, others)
 
 
 def _move(key, visit: Callable, cloud: Cloud, k, path: Path) -> Cloud:
