@@ -517,4 +517,18 @@ MUTANTS = [
         "log_det = jnp.append(0.0, 0 * jnp.sum(jnp.log(ratios), axis=1))",
         "_algorithms/test_legs.py::test_differences_of_laplace_have_no_rounding",
     ),
+    Mutant(
+        "ratios by normalised weights with their bias",
+        "_reference/around.py",
+        "mean = mean + (self.square_mean - mean * self.squares) / one",
+        "mean = mean + 0 * one",
+        "_algorithms/test_legs.py::test_ratios_by_few_particles_have_no_bias",
+    ),
+    Mutant(
+        "the log of a mean without half of its variance",
+        "_reference/around.py",
+        "jnp.log1p(mean) + variance / 2, variance",
+        "jnp.log1p(mean), variance",
+        "_algorithms/test_legs.py::test_ratios_by_few_particles_have_no_bias",
+    ),
 ]

@@ -186,15 +186,17 @@ def test_noise_does_not_shorten_the_steps():
     assert float(longest) >= 3.0
 
 
-def test_ratios_by_few_particles_have_no_bias():
-    """Particles of N(0, 1) weighted by e^(x / 2), at a theta' where r = e^(x / 20) - 1: of 32 of
+# The first by the sum of the weights, the second by the log of a mean.
+@pytest.mark.parametrize(("weight", "step"), [(0.5, 0.05), (0.0, 0.5)])
+def test_ratios_by_few_particles_have_no_bias(weight, step):
+    """Particles of N(0, 1) weighted by e^(weight x), at a theta' where r = e^(step x) - 1: of 32 of
     them the plain estimate of the log is off by as much as groups, in hundreds, add up."""
     x = np.random.default_rng(2).standard_normal((200_000, 32))
-    w, r = np.exp(x / 2), np.expm1(x / 20)
+    w, r = np.exp(weight * x), np.expm1(step * x)
     parts = (w, w**2, w * r, w**2 * r, w**2 * r**2)
     ratio = around.Ratio(*(jnp.asarray(part.sum(axis=1)) for part in parts))
     found, variance = (np.asarray(value, float) for value in ratio.log())
-    exact = (0.55**2 - 0.5**2) / 2
+    exact = ((weight + step) ** 2 - weight**2) / 2
     error = np.std(found) / np.sqrt(len(x))
     plain = np.log1p((w * r).sum(axis=1) / w.sum(axis=1)).mean()
     assert abs(plain - exact) > 10 * error
