@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -39,35 +40,39 @@ class At(jalax.callbacks.Callback):
             self.action()
 
 
-# --- SIGTERM -------------------------------------------------------------------------------------
+# --- Ctrl-C and SIGTERM --------------------------------------------------------------------------
 
 
 def terminate():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_sigterm_returns_what_there_is():
+def press_ctrl_c():
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_returns_what_there_is():
     whole = fit(num_steps=40, chunk_size=10)
-    result = fit([At(20, terminate)], num_steps=40, chunk_size=10)
+    result = fit([At(20, press_ctrl_c)], num_steps=40, chunk_size=10)
     assert result.status == "interrupted"
-    assert result.message == "interrupted by SIGTERM after step 20"
+    assert result.message == "interrupted after step 20"
     assert len(result.history["step"]) == 20
     np.testing.assert_array_equal(result.history["theta"], whole.history["theta"][:20])
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # as it was
 
 
-def test_sigterm_during_the_last_scoring_steps(monkeypatch):
-    def killed(*arguments, **options):
-        terminate()
+def test_ctrl_c_during_the_last_scoring_steps(monkeypatch):
+    def interrupted(*arguments, **options):
+        press_ctrl_c()
         raise AssertionError("the signal came too late")
 
-    monkeypatch.setattr(uncertainty, "finish", killed)
+    monkeypatch.setattr(uncertainty, "finish", interrupted)
     result = jalax.fit(MODEL, 0.0, key=KEY, algorithm=jalax.JALAEM())
     assert result.status == "interrupted"
     assert "interrupted before the last scoring step" in result.message
 
 
-def test_sigterm_stops_many_fits():
+def test_ctrl_c_stops_many_fits():
     results = jalax.fit_many(
         MODEL,
         0.0,
@@ -77,7 +82,7 @@ def test_sigterm_stops_many_fits():
         chunk_size=10,
         algorithm=jalax.JALAEM(step_size=0.05),
         start=jalax.Given(PARTICLES),
-        callbacks=[At(20, terminate)],
+        callbacks=[At(20, press_ctrl_c)],
     )
     assert [str(status) for status in results.status] == ["interrupted"] * 2
 
@@ -107,32 +112,56 @@ import sys, time, jax, jax.numpy as jnp, jalax
 model = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))
 
 class Slow(jalax.callbacks.Callback):
-    def after_chunk(self, run):
-        print("step", run.step, flush=True)
-        time.sleep(0.01)
+    def begin(self, run):
+        print("begins at", run.step, flush=True)
 
-result = jalax.fit(
-    model, 0.0, key=jax.random.key(0), algorithm=jalax.JALAEM(step_size=0.05),
-    start=jalax.Given(jnp.ones((20, 3))), num_steps=10**6, chunk_size=10, callbacks=[Slow()],
-)
-result.save(sys.argv[1])
+    def after_chunk(self, run):
+        if run.step < 200:
+            print("step", run.step, flush=True)
+            time.sleep(0.05)
+
+for k in range(3):
+    result = jalax.fit(
+        model, 0.0, key=jax.random.key(k), algorithm=jalax.JALAEM(step_size=0.05),
+        start=jalax.Given(jnp.ones((20, 3))), num_steps=400, chunk_size=10,
+        callbacks=[jalax.checkpoint(f"{sys.argv[1]}/{k}.npz", every=10**6), Slow()],
+    )
+    print("fit", k, result.status, float(result.theta))
 """
 
 
-def test_a_terminated_script_can_save_its_result(tmp_path):
-    path = tmp_path / "result.npz"
-    child = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    for _ in range(5):
-        child.stdout.readline()
-    child.terminate()
-    child.communicate(timeout=60)
-    assert child.returncode == 0
-    result = jalax.load(path)
-    assert result.status == "interrupted"
-    assert "SIGTERM" in result.message
-    assert result.num_steps >= 50
+def script_of_three_fits(folder, lines=None):
+    """What it prints, how it ends and the seconds to there from SIGTERM, sent after some lines."""
+    command = [sys.executable, "-c", SCRIPT, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        said = [child.stdout.readline() for _ in range(lines or 0)]
+        began = time.monotonic()
+        if lines:
+            child.terminate()
+        rest, _ = child.communicate(timeout=120)
+    return "".join(said) + rest, child.returncode, time.monotonic() - began
+
+
+def test_sigterm_ends_a_script_of_three_fits_which_resumes(tmp_path):
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    stopped.mkdir(), whole.mkdir()
+    said, status, seconds = script_of_three_fits(stopped, lines=6)
+    assert status == -signal.SIGTERM  # 143 in a shell
+    assert seconds < 5
+    assert "fit 0" not in said  # it did not go on
+    assert [path.name for path in stopped.iterdir()] == ["0.npz"]
+    said, status, _ = script_of_three_fits(stopped)
+    assert status == 0
+    begins = [int(line.split()[-1]) for line in said.splitlines() if line.startswith("begins")]
+    assert begins[0] >= 50
+    assert begins[1:] == [0, 0]
+    straight, _, _ = script_of_three_fits(whole)
+
+    def results(said):
+        return [line for line in said.splitlines() if line.startswith("fit")]
+
+    assert len(results(said)) == 3
+    assert results(said) == results(straight)
 
 
 # --- memory --------------------------------------------------------------------------------------

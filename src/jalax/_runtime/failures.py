@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,16 +63,20 @@ def naming_knobs(grouped: bool) -> Iterator[None]:
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM, which a batch system sends before it kills, ends a fit as Ctrl-C does.
+    """SIGTERM, which a batch system sends before it kills, ends a fit as Ctrl-C does, and then the
+    process, as was asked.
 
-    The fit then returns what it has. A handler of the user's own stays in place.
+    So callbacks have their end, and a checkpoint is written. A handler of the user's own stays in
+    place, and then decides alone.
     """
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
+    received = []
 
     def interrupt(*_):
+        received.append(signal.SIGTERM)
         raise KeyboardInterrupt("SIGTERM")
 
     signal.signal(signal.SIGTERM, interrupt)
@@ -79,3 +84,7 @@ def termination_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if received:
+            for stream in (sys.stdout, sys.stderr):  # the signal leaves Python no time for it
+                stream.flush()
+            signal.raise_signal(signal.SIGTERM)
