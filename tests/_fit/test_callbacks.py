@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 
 import jax
@@ -19,6 +20,7 @@ import pytest
 
 import jalax
 from jalax._fit import callbacks
+from jalax._runtime import heartbeat
 
 MODEL = jalax.models.hierarchical_normal([0.5, 1.5, 4.0])
 PARTICLES = np.random.default_rng(0).normal(1.0, 0.7, size=(10, 3))
@@ -140,8 +142,19 @@ def test_time_limit():
     at_once = fit(callbacks=[jalax.time_limit(0.0)])
     assert at_once.status == jalax.Status.TIME_LIMIT
     assert "0.0 s" in at_once.message
-    assert steps_of(at_once) == 10  # the chunk in which it was reached is kept
+    assert steps_of(at_once) == 1  # the step in which it was reached is kept
     assert fit(callbacks=[jalax.time_limit(1000.0)]).status == "max_steps"
+
+
+def test_time_limit_does_not_wait_for_a_long_chunk():
+    """Half a second of one that takes ten."""
+    options = {"num_steps": 1_000_000, "chunk_size": 100_000}
+    fit(callbacks=[jalax.time_limit(0.0)], **options)  # compiles
+    began = time.monotonic()
+    result = fit(callbacks=[jalax.time_limit(0.5)], **options)
+    assert result.status == "time_limit"
+    assert 1 < result.num_steps < 100_000
+    assert time.monotonic() - began < 5
 
 
 def test_time_limit_counts_what_happens_between_the_chunks():
@@ -313,6 +326,24 @@ def terminal(tmp_path_factory):
     screens = dict(zip(parts[1::2], parts[2::2], strict=True))
     lines = dict(line.split(" ", 1) for line in printed.splitlines())
     return screens, lines
+
+
+def test_a_long_fit_without_a_terminal_says_that_it_lives(monkeypatch, caplog, capfd):
+    monkeypatch.setattr(heartbeat, "EVERY", 0.05)
+    pause = jalax.stop_when(lambda run: time.sleep(0.1))
+    with caplog.at_level("INFO", logger="jalax"):
+        fit(callbacks=[pause], progress=None)
+    assert re.match(r"JALAEM: compiling, or in the first steps, \d+ s", caplog.messages[0])
+    assert re.match(
+        r"JALAEM: step \d+, theta \S+, logz \S+ .*, ess \d+, \d+ s", caplog.messages[-1]
+    )
+    assert capfd.readouterr().err == ""
+    caplog.clear()
+    monkeypatch.setattr(heartbeat.LOG, "propagate", False)  # nobody has set up logging
+    fit(callbacks=[pause], progress=None)
+    assert "jalax: JALAEM: step" in capfd.readouterr().err
+    assert not caplog.messages
+    assert not [t for t in threading.enumerate() if "_beat" in t.name]  # nothing is left behind
 
 
 def test_progress_shows_in_a_terminal(terminal):

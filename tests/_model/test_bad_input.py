@@ -76,6 +76,7 @@ class Watch(jalax.callbacks.Callback):
 
 Y = np.array([0.5, 1.5, 4.0])
 DATA = {"y": Y, "height": 0.0}
+NAN_INSIDE = np.array([1.0, np.nan, 2.0])
 PARTICLES = np.random.default_rng(0).normal(size=(8, 3))
 WIDE = np.ones((3, 8))
 ONES, THREE, GROUPS = np.ones((3, 2)), [1.0, 2.0, 3.0], [1, 1, 2]
@@ -725,9 +726,40 @@ BAD = {
         ),
         Row(
             "nan in the data",
-            lambda: fit(model=model_of(log_joint, {**DATA, "y": np.array([1.0, np.nan, 2.0])})),
+            lambda: fit(model=model_of(log_joint, {**DATA, "y": NAN_INSIDE})),
             "log_joint is not finite at the start for 8 of 8 particles (first: particle 0, nan). "
             + NOT_FINITE,
+        ),
+        *(
+            Row(
+                f"nan in the data, by {algorithm}, which starts at the example",
+                lambda algorithm=algorithm: automatic(
+                    model_of(log_joint, {**DATA, "y": NAN_INSIDE}),
+                    0.0,
+                    algorithm=algorithm,
+                ),
+                "log_joint(theta_0, latent) is nan. data['y'] is not finite either, first in row 1 "
+                "(1 of 3 numbers): leave such rows out, or mask them.",
+            )
+            for algorithm in (jalax.Scoring(), jalax.JALAEM())
+        ),
+        Row(
+            "nan in the data of a group",
+            lambda: automatic(grouped_of({"y": NAN_INSIDE, "scale": np.ones(3)}), 0.0),
+            "log_joint(theta_0, latent) is nan in group 1 (1 such of 3 groups). data['y'] is not "
+            "finite either, first in group 1 (1 of 3 numbers): leave such rows out, or mask them.",
+        ),
+        Row(
+            "nan at theta_0",
+            lambda: automatic(model_of(lambda t, x, d: log_joint(jnp.log(t - 1), x, d)), 0.0),
+            "log_joint(theta_0, latent) is nan. "
+            + NOT_FINITE.replace("the start particles, theta", "theta_0, latent"),
+        ),
+        Row(
+            "a key that theta has not",
+            lambda: automatic(model_of(lambda t, x, d: log_joint(t["m"], x, d)), {"mu": 0.0}),
+            "log_joint asks for 'm', which is not among the keys of theta ('mu'), data ('height', "
+            "'y').",
         ),
     ],
     "model": [
@@ -2181,7 +2213,12 @@ BAD = {
             NO_MODEL.format("function"),
             TypeError,
         ),
-        Row("no theta", lambda: jalax.log_evidence(MODEL, key=KEY), NO_THETA),
+        Row(
+            "no theta",
+            lambda: jalax.log_evidence(MODEL, key=KEY),
+            "theta is missing: pass that at which you want the evidence, "
+            "jalax.log_evidence(model, theta, ...), or give the model one with theta=.",
+        ),
         Row(
             "theta int",
             lambda: jalax.log_evidence(SIMPLE, 0, key=KEY),
@@ -2551,9 +2588,7 @@ BAD = {
         Row(
             "lppd of other data",
             lambda: jalax.lppd(fitted(), {"z": Y}, log_predictive=lambda t, x, d: d["y"]),
-            "'y'\nraised inside log_predictive(theta, x, data) for theta=float32[], x=float32[3], "
-            "data={z: float32[3]}",
-            KeyError,
+            "log_predictive asks for 'y', which is not among the keys of data ('z').",
         ),
     ],
     "transport": [

@@ -22,6 +22,7 @@ from jalax._model.types import State, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime.arguments import check_callable, check_number
+from jalax._runtime.heartbeat import Heartbeat
 from jalax._runtime.layouts import Layout
 from jalax._runtime.processes import is_first, to_host
 
@@ -57,6 +58,7 @@ class Run:
     left_support: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), bool))
     identity: dict[str, Any] | None = None  # of its checkpoints
     records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    pace: float = np.nan  # seconds a step, in the last chunk
     lost: bool = False  # another process of the fit is gone, and with it part of the state
     began: float = dataclasses.field(default_factory=time.perf_counter)
 
@@ -114,6 +116,10 @@ class Callback:
     def begin(self, run: Run) -> None:
         """Before the first step."""
 
+    def steps_until_due(self, run: Run) -> int | None:
+        """The most steps of the next chunk; None, as it is here: it does not mind."""
+        return None
+
     def after_chunk(self, run: Run) -> Stop | None:
         """After each chunk of `chunk_size` steps; return a `Stop` to end the fit."""
         return None
@@ -169,13 +175,24 @@ class stop_when(Callback):
 
 @dataclasses.dataclass(frozen=True)
 class time_limit(Callback):
-    """Stop at the end of the chunk during which `seconds` have passed."""
+    """Stop when `seconds` have passed: after the step, or the compilation, that is under way.
+
+    On a mesh: at the end of the chunk.
+    """
 
     seconds: float
 
     def __post_init__(self):
         expected = "a number, 0 or more"
         check_number("time_limit's seconds", self.seconds, expected, lambda number: number >= 0)
+
+    def steps_until_due(self, run: Run) -> int | None:
+        if run.layout is not None:  # its processes must take the same steps, and have other clocks
+            return None
+        if np.isnan(run.pace):  # the first step tells
+            return 1
+        # Half of what is left: later steps may take longer than those before.
+        return max(1, int((self.seconds - run.seconds) / max(run.pace, 1e-9) / 2))
 
     def after_chunk(self, run: Run) -> Stop | None:
         if run.seconds < self.seconds:
@@ -186,15 +203,19 @@ class time_limit(Callback):
 class progress_bar(Callback):
     """A line with step, theta, log-evidence, effective sample size and steps a second.
 
-    It shows in a terminal and in a notebook, and is silent when the output is piped. The first of
-    several processes shows it.
+    It shows in a terminal and in a notebook. Elsewhere there is a line every 30 s through
+    `logging`, as "jalax" at level INFO, or on the standard error if nobody has set up logging. The
+    first of several processes shows it.
     """
 
     def __init__(self):
-        self._bar = None
+        self._bar = self._heartbeat = None
 
     def begin(self, run: Run) -> None:
-        if not _interactive() or not is_first(run.layout):
+        if not is_first(run.layout):
+            return
+        if not _interactive():
+            self._heartbeat = Heartbeat(f"{_what(run)}: compiling, or in the first steps")
             return
         tqdm, file = _bar_and_file()
         self._bar = tqdm(
@@ -207,12 +228,17 @@ class progress_bar(Callback):
         )
 
     def after_chunk(self, run: Run) -> None:
+        if self._heartbeat is not None and self._heartbeat.is_stale():
+            self._heartbeat.say(f"{_what(run)}: step {run.step}, {progress_line(run)}")
         if self._bar is None:
             return
         self._bar.set_postfix_str(progress_line(run), refresh=False)
         self._bar.update(run.step - self._bar.n)
 
     def end(self, run: Run) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.end()
+            self._heartbeat = None
         if self._bar is None:
             return
         if _settled(run):  # before all the steps it might have taken: the bar is full

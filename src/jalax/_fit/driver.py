@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +14,6 @@ import numpy as np
 from jalax._fit import loop
 from jalax._fit.agreement import agreed, interrupts, losses
 from jalax._fit.callbacks import Callback, Run, Stop, progress_bar
-from jalax._fit.checkpoint import checkpoint
 from jalax._model.types import Status
 from jalax._runtime.failures import as_interrupt, is_out_of_memory, memory_advice
 from jalax._runtime.processes import to_host
@@ -85,11 +85,13 @@ def _advance(
     callbacks: Sequence[Callback],
 ) -> None:
     """One chunk of every fit that is still running."""
-    due = [c.steps_until_due(run) for c in callbacks if isinstance(c, checkpoint)]
-    length = min(chunk_size, run.last_step - run.step, *due)
+    due = [c.steps_until_due(run) for c in callbacks if isinstance(c, Callback)]
+    length = min(chunk_size, run.last_step - run.step, *(d for d in due if d is not None))
     lengths = np.where(running, length, 0).astype(np.int32)
+    began = time.perf_counter()
     chunk = advance(run.state, lengths)
     healthy, done = to_host((chunk.healthy, chunk.length))
+    run.pace = (time.perf_counter() - began) / max(int(done.max()), 1)
     if not healthy.all():
         # A trajectory is a function of its first state and key: take it again, up to
         # the last good step. This costs nothing to the runs that never fail.

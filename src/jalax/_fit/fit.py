@@ -235,6 +235,8 @@ def _begin(
         checks.check_start(model, theta, cloud, algorithm.gives_evidence)
         return begin, _init(key, algorithm, model, theta, cloud)
 
+    checks.check_example(model, theta, weighted=False)  # the search for a mode begins there
+
     def loop_and_first_state() -> list[Any]:
         scores = information.fits(theta)
         cloud = default_cloud.start_shapes(key, model, theta, count, scores)

@@ -52,10 +52,10 @@ def prepare_theta(theta: Tree, model: Model, least: int = 1) -> Tree:
     """The start value on the fit's scale; `least`: how many numbers there must be."""
     theta = model.theta if theta is None else theta
     if theta is None:
-        raise ValueError(
-            "theta is missing: pass a start value, jalax.fit(model, theta_0, ...), or give the "
-            "model one with theta=."
-        )
+        call = "a start value, jalax.fit(model, theta_0, ...)"
+        if least == 0:
+            call = "that at which you want the evidence, jalax.log_evidence(model, theta, ...)"
+        raise ValueError(f"theta is missing: pass {call}, or give the model one with theta=.")
     if len(jax.tree.leaves(theta)) < least:
         raise ValueError(
             "theta is empty: there is nothing to fit. In a NumPyro model turn a hyper-parameter "
@@ -146,6 +146,14 @@ def traced(name: str, function: Callable, arguments: dict[str, Tree]) -> Any:
     """What the function returns, as shapes: found out by tracing, not running."""
     try:
         return jax.eval_shape(function, *arguments.values())
+    except KeyError as error:
+        keys = {k: list(v) for k, v in arguments.items() if isinstance(v, dict)}
+        if not keys or not error.args or any(error.args[0] in known for known in keys.values()):
+            raise
+        known = ", ".join(f"{k} ({', '.join(map(repr, v))})" for k, v in keys.items())
+        raise ValueError(
+            f"{name} asks for {error.args[0]!r}, which is not among the keys of {known}."
+        ) from error
     except Exception as error:
         error.add_note(raised_inside(name, arguments))
         raise
@@ -175,8 +183,35 @@ def check_example(model: Model, theta: Tree, weighted: bool) -> None:
     particles = jax.tree.map(
         lambda leaf: np.broadcast_to(np.asarray(leaf), (*lead, *np.shape(leaf))), model.latent
     )
-    value, alive = _look(model, theta, particles)
+    value, alive = to_host(_look(model, theta, particles))
+    bad = ~np.isfinite(value[:, 0])
+    if bad.any():
+        group = int(np.argmax(bad))
+        place = (
+            f" in group {group} ({bad.sum()} such of {bad.size} groups)" if model.grouped else ""
+        )
+        advice = _not_finite(model) or (
+            "-inf means a hard constraint, which breaks the weights: map the latent to an "
+            "unconstrained scale, for example by jalax.Constrained; NaN or +inf: check theta_0, "
+            "latent and the data for values outside the model's domain."
+        )
+        raise ValueError(f"log_joint(theta_0, latent) is {value[group, 0]}{place}. {advice}")
     check_values(value, alive, np.zeros(lead), weighted)
+
+
+def _not_finite(model: Model) -> str:
+    """Where the data are not, as a sentence; "" if they are."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model.data):
+        bad = ~np.isfinite(to_host(leaf)) if jnp.issubdtype(leaf.dtype, jnp.floating) else []
+        if np.any(bad):
+            axes = ("group", "row") if model.grouped else ("row",)
+            index = np.argwhere(bad)[0]
+            place = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=False))
+            return (
+                f"data{jax.tree_util.keystr(path)} is not finite either, first in {place} "
+                f"({np.sum(bad)} of {np.size(bad)} numbers): leave such rows out, or mask them."
+            )
+    return ""
 
 
 def look(model: Model, theta: Tree, particles: Tree):
