@@ -4,7 +4,7 @@
 #   make test-share               a fifth of the slow tests, chosen by the commit or by SHARE=0..4
 #   make test-all                 lint, then all tests, the slow ones too
 #   make bench                    the benchmarks, about 20 minutes on an idle machine
-#   make book                     the problem book, beside R's packages where they are installed (hours)
+#   make book                     the problem book, beside R's packages where they are installed (an hour)
 #   make docs                     the documentation site, docs/_build/html; runs every example
 #   make test-browser             that site, the HTML report and a notebook in headless Chromium
 #   make calibrate                coverage of the error bars, 200 data sets of 12 models (an hour)

@@ -48,7 +48,8 @@ def terminate():
 
 
 def press_ctrl_c():
-    signal.raise_signal(signal.SIGINT)
+    """What Python makes of it; the signal itself is ignored by a job in the background."""
+    raise KeyboardInterrupt
 
 
 def test_ctrl_c_returns_what_there_is():
@@ -64,7 +65,6 @@ def test_ctrl_c_returns_what_there_is():
 def test_ctrl_c_during_the_last_scoring_steps(monkeypatch):
     def interrupted(*arguments, **options):
         press_ctrl_c()
-        raise AssertionError("the signal came too late")
 
     monkeypatch.setattr(uncertainty, "finish", interrupted)
     result = jalax.fit(MODEL, 0.0, key=KEY, algorithm=jalax.JALAEM())
