@@ -12,14 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from blackjax.diagnostics import psis_weights
 from blackjax.smc import resampling
 
 import jalax
 from jalax._fit import loop
 from jalax._model import model as model_module
 from jalax._model.types import State
-from jalax._particles.pareto import pareto_k
 from jalax._runtime import compilation
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_2_ONE_PASS_SUMS, Program
 
@@ -161,20 +159,6 @@ def test_what_is_compiled_ahead_is_what_runs():
     name = "/jax/core/compile/backend_compile_duration"
     assert compiled.count((name, "jit(chunk)")) == 1
     assert compiled.count((name, "jit(_first)")) == 1
-
-
-@pytest.mark.slow_cases("30", "8000")
-@pytest.mark.parametrize("num", [10, 30, 200, 8000])
-def test_k_hat_is_blackjaxs(num):
-    log_weights = jax.random.t(jax.random.key(num), 3.0, (3, num))
-    expected = jax.vmap(lambda w: psis_weights(w)[1])(log_weights)
-    np.testing.assert_allclose(pareto_k(log_weights), expected, rtol=1e-3)
-
-
-def test_k_hat_of_equal_and_of_dead_weights():
-    assert pareto_k(jnp.zeros((1, 100))) == 0.0
-    half = jnp.where(jnp.arange(100) < 50, 0.0, -jnp.inf)
-    assert np.isfinite(pareto_k(half[None])).all()
 
 
 @pytest.mark.parametrize("name", ["systematic", "stratified", "multinomial"])

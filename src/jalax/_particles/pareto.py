@@ -27,20 +27,25 @@ def pareto_k(log_weights: Float[Array, "G N"]) -> Float[Array, " G"]:
 
 
 def _k_of_tail(log_weights: Float[Array, " N"]) -> Float[Array, ""]:
-    """k-hat of the M largest weights, beyond the largest of the others."""
+    """k-hat of the M largest weights, beyond the largest of those that are smaller.
+
+    Without ties that is the largest of the others. Counts of descendants, as resampling makes them,
+    have ties, and numbers of zero would look like the centre of a law with a heavy tail.
+    """
     n = log_weights.shape[0]
     tail = min(max(int(3.0 * n**0.5), 5), n // 5)
     if tail < 5:
         return jnp.asarray(jnp.inf)
-    largest = jnp.exp(jnp.sort(log_weights - jnp.max(log_weights))[n - tail - 1 :])
-    return _zhang_stephens(largest[1:] - largest[0])
+    weights = jnp.exp(jnp.sort(log_weights - jnp.max(log_weights)))
+    largest = weights[n - tail :]
+    beyond = jnp.max(jnp.where(weights < largest[0], weights, 0.0))
+    k_hat = _zhang_stephens(largest - beyond)
+    return jnp.where(largest[0] == largest[-1], 0.0, k_hat)  # no tail
 
 
 def _zhang_stephens(excess: Float[Array, " M"]) -> Float[Array, ""]:
     """The shape k of a generalised Pareto distribution, fitted to ascending positive numbers."""
-    n = excess.shape[0]
-    equal = excess[-1] < jnp.finfo(excess.dtype).tiny  # all weights are: no tail
-    x = jnp.where(equal, jnp.ones_like(excess), excess)
+    n, x = excess.shape[0], excess
     # A grid of candidates b = k / sigma around the quartile, averaged by their profile likelihood.
     num = 30 + int(n**0.5)
     b = 1.0 - jnp.sqrt(num / (jnp.arange(1, num + 1) - 0.5))
@@ -49,5 +54,4 @@ def _zhang_stephens(excess: Float[Array, " M"]) -> Float[Array, ""]:
     profile = n * (jnp.log(-b / k) - k - 1.0)
     mean = jnp.sum(b * jax.nn.softmax(profile))
     k_hat = jnp.mean(jnp.log1p(-mean * x))
-    k_hat = (n * k_hat + 10 * 0.5) / (n + 10)  # a weak prior at a half
-    return jnp.where(equal, 0.0, k_hat)
+    return (n * k_hat + 10 * 0.5) / (n + 10)  # a weak prior at a half
