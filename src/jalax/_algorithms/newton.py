@@ -19,7 +19,6 @@ NOISE = 300  # the same for rounding, between two parameters, in units of the la
 GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
 SHORTEST_IF_FLAT = 0.01  # standard errors of a step that is not worth taking, where less than
 MISSING = 1e-3  # this share of the complete-data information is not missing
-
 NEAR = 0.5  # standard errors of a step after which theta is near the maximum
 
 

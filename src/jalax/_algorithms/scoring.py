@@ -215,8 +215,7 @@ class Scoring(Algorithm):
             jnp.full_like(none, -jnp.inf),
             *(jnp.zeros_like(flat), matrix, matrix, none),
         )
-        numbers = jnp.asarray((0.0, newton.LONGEST, 1e-3), flat.dtype)
-        none_yet, longest, damping = numbers
+        none_yet, longest, damping = jnp.asarray((0.0, newton.LONGEST, 1e-3), flat.dtype)
         shifts, sums = jax.random.key_data(key), group_points.no_sums(groups, num, flat)
         path = legs.Path(zero, zero) if by_legs(model) else None
         trial = flat, none_yet, none_yet

@@ -20,6 +20,12 @@ from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, Program, j
 from jalax._runtime.function_keys import traced_once
 from jalax._runtime.processes import to_host
 
+NOT_FINITE = (
+    "-inf means a hard constraint, which breaks the weights: map the latent to an unconstrained "
+    "scale, for example by jalax.Constrained; NaN or +inf: check {} and the data for values "
+    "outside the model's domain."
+)
+
 
 def prepare_model(model: Any) -> Model:
     """The model with arrays for data and floats for the example latent."""
@@ -190,11 +196,7 @@ def check_example(model: Model, theta: Tree, weighted: bool) -> None:
         place = (
             f" in group {group} ({bad.sum()} such of {bad.size} groups)" if model.grouped else ""
         )
-        advice = _not_finite(model) or (
-            "-inf means a hard constraint, which breaks the weights: map the latent to an "
-            "unconstrained scale, for example by jalax.Constrained; NaN or +inf: check theta_0, "
-            "latent and the data for values outside the model's domain."
-        )
+        advice = _not_finite(model) or NOT_FINITE.format("theta_0, latent")
         raise ValueError(f"log_joint(theta_0, latent) is {value[group, 0]}{place}. {advice}")
     check_values(value, alive, np.zeros(lead), weighted)
 
@@ -286,10 +288,7 @@ def check_values(value: Any, alive: Any, log_weights: Any, weighted: bool) -> No
         place = f"group {group}, particle {particle}" if len(value) > 1 else f"particle {particle}"
         raise ValueError(
             f"log_joint is not finite at the start for {bad.sum()} of {bad.size} particles (first: "
-            f"{place}, {value[group, particle]}). -inf means a hard constraint, which breaks the "
-            "weights: map the latent to an unconstrained scale, for example by jalax.Constrained; "
-            "NaN or +inf: check the start particles, theta and the data for values outside the "
-            "model's domain."
+            f"{place}, {value[group, particle]}). {NOT_FINITE.format('the start particles, theta')}"
         )
     if not alive.all():
         raise ValueError(

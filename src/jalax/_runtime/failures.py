@@ -86,5 +86,6 @@ def termination_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if received:
             for stream in (sys.stdout, sys.stderr):  # the signal leaves Python no time for it
-                stream.flush()
+                if stream is not None:
+                    stream.flush()
             signal.raise_signal(signal.SIGTERM)
