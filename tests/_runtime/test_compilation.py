@@ -62,6 +62,16 @@ def test_the_next_process_compiles_nothing_unless_the_function_changed(tmp_path)
     assert misses > 0
 
 
+def test_programs_that_were_cut_short_are_compiled_again(tmp_path):
+    """What a killed process leaves, or one that is still writing."""
+    whole = fit_in_a_process(tmp_path, 0.0)
+    programs = list(tmp_path.glob("*-cache"))
+    assert len(programs) > 1
+    for program in programs:
+        os.truncate(program, program.stat().st_size // 2)
+    assert fit_in_a_process(tmp_path, 0.0)[0] == whole[0]
+
+
 @pytest.mark.usefixtures("cache_is_off_afterwards")
 def test_the_default_folder_is_the_users_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

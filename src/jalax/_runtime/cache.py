@@ -13,7 +13,8 @@ def compilation_cache(folder: str | os.PathLike | None = None) -> Path:
 
     Call it once, before the first fit. It switches on JAX's persistent compilation cache for this
     process, for programs of every size: half of a small fit's are quick to compile. The programs
-    of other code that uses JAX are kept, too. The folder may be deleted at any time.
+    of other code that uses JAX are kept, too. The folder may be deleted at any time. A program that
+    another process is still writing, or was killed in writing, is compiled again with a warning.
 
     Programs are run as they are found: use a folder that nobody else can write to.
 
