@@ -450,16 +450,30 @@ MUTANTS = [
     Mutant(
         "points weighed without the determinant of their reference",
         "_reference/group_points.py",
-        "log_q = jnp.sum(law.log_density(z), axis=1) - log_det",
-        "log_q = jnp.sum(law.log_density(z), axis=1)",
+        "return x, jnp.sum(law.log_density(z), axis=1) - log_det",
+        "return x, jnp.sum(law.log_density(z), axis=1)",
         "_algorithms/test_scoring.py::test_normal_groups_have_closed_forms",
     ),
     Mutant(
         "the missing information left out of Scoring's",
         "_reference/group_points.py",
-        "centred = scores - score\n",
+        "centred = scores - mean\n",
         "centred = 0 * scores\n",
         "_algorithms/test_scoring.py::test_normal_groups_have_closed_forms",
+    ),
+    Mutant(
+        "blocks of points merged without what lies between their means",
+        "_reference/group_points.py",
+        "within + share * (1 - share) * jnp.outer(between, between)",
+        "within",
+        "_reference/test_points.py::test_points_in_blocks_are_the_points",
+    ),
+    Mutant(
+        "points that were not visited counted in log p",
+        "_reference/group_points.py",
+        "visited = blocks * u.shape[1]\n",
+        "visited = u.shape[0] * u.shape[1]\n",
+        "_reference/test_points.py::test_points_in_blocks_are_the_points",
     ),
     Mutant(
         "points at the modes of an old theta",

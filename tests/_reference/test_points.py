@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 from scipy.stats import qmc
 
-from jalax._reference import points
+import jalax
+from jalax._reference import group_points, points
 from jalax._reference.group_points import follow_mode
 from jalax._reference.small_matrices import cholesky, inverse_of_lower
 
@@ -79,3 +80,27 @@ def test_the_mode_of_a_skewed_density(first, x64):
     np.testing.assert_allclose(value, 2 * (a * np.log(a / b) - a), atol=1e-5)
     np.testing.assert_allclose(root, np.eye(2) / np.sqrt(a), atol=1e-5)
     np.testing.assert_allclose(log_det, -np.log(a), atol=1e-5)
+
+
+@pytest.mark.parametrize("dimension", [1, 4])
+def test_points_in_blocks_are_the_points(dimension, x64, monkeypatch):
+    """A quarter of them are the points of a smaller pass, all four blocks those of one block."""
+
+    def log_joint(theta, x, y):
+        log_normal = jax.scipy.stats.norm.logpdf
+        prior = jnp.sum(log_normal(x, theta[0], jnp.exp(theta[1])))
+        return prior + jnp.sum(jax.scipy.stats.poisson.logpmf(y, jnp.exp(x)))
+
+    y = np.random.default_rng(0).poisson(3.0, size=(5, dimension))
+    model = jalax.GroupedModel(log_joint, jnp.zeros(dimension), jnp.asarray(y, float))
+
+    def look(num, blocks):
+        modes = jnp.zeros((5, dimension))
+        seen = group_points.look(KEY, model, jnp.array([1.0, -0.5]), modes, num, True, blocks, 1)
+        return seen.log_p, seen.score, seen.missing, seen.dead
+
+    whole = look(256, 1), look(64, 1)
+    monkeypatch.setattr(group_points, "WORTH_BLOCKS", 0)
+    for blocks, expected in zip((4, 1), whole, strict=True):
+        for ours, theirs in zip(look(256, blocks), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9)

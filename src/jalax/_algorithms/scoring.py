@@ -3,8 +3,9 @@ r"""Scoring: Newton's method on log p itself.
 A step is one pass over the groups at a trial theta: by points (`group_points.py`), where a group
 has few latents, else by legs of particles (`legs.py`). While it climbs, all steps have the same
 random numbers, so that two thetas can be compared; a trial that falls is a step whose theta stays.
-Then it measures where it has arrived, each time with fresh ones, whose spread is the error of all
-that is reported.
+It approaches the maximum with a quarter of the points, and goes on with all of them. Then it
+measures where it has arrived, each time with fresh ones, whose spread is the error of all that is
+reported.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from jalax._reference.compressed import checked_plan
 from jalax._reference.group_points import Pass, Sums
 from jalax._reference.mode_search import DENSE_UP_TO
 
-CLIMBING, MEASURING, DONE = range(3)
+APPROACHING, CLIMBING, MEASURING, DONE = range(4)
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
+NEAR_ENOUGH = 0.3  # of one after which all points are worth their time
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
 # By legs log p has noise, and a step has it in each number of theta: the first is times their root.
@@ -64,7 +66,7 @@ class Memory(NamedTuple):
     foreseen: Float[Array, ""]  # by how much log p should rise there
     longest: Float[Array, ""]  # standard errors that theta may move in a step
     damping: Float[Array, ""]
-    rejected: Int[Array, ""]  # trials in a row
+    rejected: Int[Array, ""]  # trials in a row; below 0: there was nothing to compare them with
     here: Here
     sums: Sums  # of the measurements, relative to `here`
     path: legs.Path | None  # of the legs; None: log p is measured by points
@@ -112,7 +114,7 @@ class Scoring(Algorithm):
     gives_evidence = True
     min_particles = 16
     finds_its_particles = True
-    phases = ("climbing", "measuring", "done")
+    phases = ("approaching", "climbing", "measuring", "done")
 
     def check(self, model: Model) -> None:
         if self.num_measurements < 2:
@@ -186,9 +188,9 @@ class Scoring(Algorithm):
         return legs.NUM_PARTICLES if by_legs(model) else points.usual_number(size, model.num_groups)
 
     def makes_short(self, others: Sequence[Any]) -> bool:
-        # Legs are compiled faster by XLA's older emitters, and run faster, too: VerbAgg 7.4 s a
-        # fit on two cores, not 10.7.
-        return any(isinstance(other, Model) and by_legs(other) for other in others)
+        # XLA's older emitters compile a pass faster, and it runs no slower: VerbAgg 7.4 s a fit on
+        # two cores, not 10.7; electricity 15 s the first time, not 19.
+        return True
 
     def is_done(self, state: State) -> Bool[Array, ""]:
         return state.memory.phase == DONE
@@ -219,7 +221,9 @@ class Scoring(Algorithm):
         shifts, sums = jax.random.key_data(key), group_points.no_sums(groups, num, flat)
         path = legs.Path(zero, zero) if by_legs(model) else None
         trial = flat, none_yet, none_yet
-        memory = Memory(zero, shifts, *trial, longest, damping, zero, here, sums, path)
+        approaches = path is None and group_points.num_blocks(model, num) > 1
+        phase = zero + (APPROACHING if approaches else CLIMBING)
+        memory = Memory(phase, shifts, *trial, longest, damping, zero, here, sums, path)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
     def steps_at_once(self, model: Model) -> int | None:
@@ -227,7 +231,7 @@ class Scoring(Algorithm):
 
     def step(self, key, model: Model, state: State) -> tuple[State, ScoringInfo]:
         memory, (flat, unravel) = state.memory, ravel_pytree(state.theta)
-        climbing = memory.phase == CLIMBING
+        climbing = memory.phase < MEASURING
         shifts = jnp.where(climbing, memory.shifts, jax.random.key_data(key))
         shifts = jax.random.wrap_key_data(shifts, impl=jax.random.key_impl(key))
         num = state.log_weights.shape[1]
@@ -235,7 +239,7 @@ class Scoring(Algorithm):
         seen = passes[0]
         rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
         slack = TOLERANCE if noise is None else TOLERANCE_BY_LEGS
-        accepted = _is_finite(seen) & (~climbing | (rise >= -slack))
+        accepted = _is_finite(seen) & (~climbing | (memory.rejected < 0) | (rise >= -slack))
         after = self._climb(memory, seen, accepted, flat, rise, state.step)
         if noise is not None:
             of_log_p = num * self.num_measurements * group_points.error_aimed_at(model) ** 2
@@ -268,10 +272,11 @@ class Scoring(Algorithm):
         self, key, model: Model, theta: Tree, num: int, memory: Memory
     ) -> tuple[list[Pass], Array, legs.Noise | None]:
         """The passes of a step, how many of them count, and the noise of legs."""
-        climbing, here = memory.phase == CLIMBING, memory.here
+        climbing, here = memory.phase < MEASURING, memory.here
         if memory.path is None:
-            blocks = jnp.where(climbing, 1, group_points.CURVATURE_BLOCKS)
-            seen = group_points.look(key, model, theta, here.modes, num, blocks=blocks)
+            blocks = jnp.where(memory.phase == APPROACHING, 1, group_points.BLOCKS)
+            curved = jnp.where(climbing, 1, group_points.CURVATURE_BLOCKS)
+            seen = group_points.look(key, model, theta, here.modes, num, True, blocks, curved)
             return [seen], jnp.ones((), jnp.int32), None
         left = self._enough(memory) - memory.sums.number
         number = jnp.where(climbing, 1, jnp.clip(left, 1, legs.LEGS_AT_ONCE))
@@ -287,20 +292,22 @@ class Scoring(Algorithm):
         theta = jnp.where(accepted, memory.trial, theta)
         last = memory.taken, memory.foreseen, rise, accepted
         longest, damping = newton.trust(memory.longest, memory.damping, *last)
-        rejected = jnp.where(accepted, 0, memory.rejected + 1).astype(jnp.int32)
+        one_more = memory.rejected + jnp.where(memory.rejected < 0, -1, 1)
+        rejected = jnp.where(accepted, 0, one_more).astype(jnp.int32)
         step = newton.newton_step(here.score, here.complete, here.missing, damping, longest)
         arrived = accepted & self._has_arrived(memory, step)
-        ends = arrived | (rejected > MAX_REJECTED) | (so_far >= MAX_CLIMB)
-        trial = jnp.where(ends, theta, theta + step.step)
-        phase = jnp.where(ends, MEASURING, CLIMBING).astype(jnp.int32)
+        ends = arrived | (jnp.abs(rejected) > MAX_REJECTED) | (so_far >= MAX_CLIMB)
+        first = memory.phase == APPROACHING
+        next_phase = jnp.where(first, CLIMBING, MEASURING)
+        switches = ends & first  # with all points log p is another
         return memory._replace(
-            phase=phase,
-            trial=trial,
+            phase=jnp.where(ends, next_phase, memory.phase).astype(jnp.int32),
+            trial=jnp.where(ends & ~(first & arrived), theta, theta + step.step),
             taken=step.taken,
-            foreseen=step.rise,
+            foreseen=jnp.where(switches, 0.0, step.rise),
             longest=longest,
             damping=damping,
-            rejected=rejected,
+            rejected=jnp.where(switches, -1, rejected),
             here=here,
         )
 
@@ -308,7 +315,7 @@ class Scoring(Algorithm):
     def _has_arrived(memory: Memory, step: newton.Step) -> Bool[Array, ""]:
         """The next step is not worth taking, or it is noise."""
         if memory.path is None:
-            return step.length < SHORTEST
+            return step.length < jnp.where(memory.phase == APPROACHING, NEAR_ENOUGH, SHORTEST)
         # Two passes of legs with a whole step between them can tell.
         whole = (memory.path.num_temperatures > 0) & (memory.foreseen > 0) & (memory.rejected == 0)
         short = step.length < SHORTEST_BY_LEGS * step.step.size**0.5
@@ -358,7 +365,7 @@ def _with_legs(memory: Memory, noise: legs.Noise, of_log_p: float, of_score: flo
     Where that ends, the legs of the measurements are longer, and more of their particles compared,
     if the noise of the last was more than may be of log p, or of the score.
     """
-    path, ends = memory.path, memory.phase != CLIMBING
+    path, ends = memory.path, memory.phase == MEASURING
     assert path is not None
     begins, climbed = ends & (path.num_temperatures == 0), memory.sums.number == 0
     longer = jnp.clip(SHORT_LEG * noise.spread / of_log_p, SHORT_LEG, LONGEST_LEG).astype(jnp.int32)
@@ -367,12 +374,10 @@ def _with_legs(memory: Memory, noise: legs.Noise, of_log_p: float, of_score: flo
     one, usual = jnp.ones_like(more), jnp.full_like(longer, SHORT_LEG)
     path = trees.select(ends & climbed, legs.Path(longer, more), path)
     path = trees.select(begins, legs.Path(usual, one), path)
-    here = memory.here
     return memory._replace(
         phase=jnp.where(begins, CLIMBING, memory.phase).astype(jnp.int32),
-        here=here._replace(log_p=jnp.where(begins, -jnp.inf, here.log_p)),
         foreseen=jnp.where(begins, 0.0, memory.foreseen),
-        rejected=jnp.where(begins, 0, memory.rejected),
+        rejected=jnp.where(begins, -1, memory.rejected),
         path=path,
     )
 

@@ -28,9 +28,13 @@ from jalax._reference.small_matrices import cholesky, inverse_of_lower
 from jalax._runtime.processes import to_host
 
 # For I_c, a smooth function of x, whose points would cost most: so many in all groups together,
-# but at least a quarter of them in each.
-CURVATURE_POINTS = 65_536
-CURVATURE_BLOCKS = 8  # of them, and one of these will do for a step of a climb
+# but in each at least a quarter of them, and where they take long at most a half.
+CURVATURE_POINTS = 32_768
+# In blocks, no smaller than this: one of them will do for a step of a climb.
+CURVATURE_BLOCKS, SMALLEST_BLOCK = 8, 16
+# Blocks of all points, of which one will do far from the maximum, where the points times the data
+# are more than so many numbers.
+BLOCKS, WORTH_BLOCKS = 4, 2**18
 # Of so many passes, and of all groups of a pass, weights are kept for their k-hat.
 KEPT_PASSES, KEPT_WEIGHTS = 8, 8192
 MODE_STEPS = 50  # of Newton's method; one or two where theta has hardly moved
@@ -141,6 +145,11 @@ def error_aimed_at(model: Model) -> float:
     return max(0.018, 1.5e-3 * (groups * size) ** 0.5)  # by legs
 
 
+def num_blocks(model: Model, num: int) -> int:
+    """In how many blocks a pass visits its points."""
+    return BLOCKS if num * trees.size(model.data) > WORTH_BLOCKS else 1
+
+
 class _Place(NamedTuple):
     """A point of one group on the way to its mode."""
 
@@ -157,15 +166,18 @@ def look(
     modes: Float[Array, "G D"],
     num: int,
     scores: bool = True,
-    blocks: Int[Array, ""] | int = CURVATURE_BLOCKS,
+    blocks: Int[Array, ""] | int = BLOCKS,
+    curvature_blocks: Int[Array, ""] | int = CURVATURE_BLOCKS,
 ) -> Pass:
     """One pass at theta, from the modes at a theta nearby, with `num` points a group.
 
-    Without `scores` those and the information are zero; I_c is known from so many `blocks`.
+    Without `scores` those and the information are zero. Of the points so many `blocks` are visited,
+    of those for I_c so many `curvature_blocks`.
     """
     flat, unravel = ravel_pytree(theta)
     law = points.law_for(modes.shape[1])
-    most = points.power_of_two(max(num // 4, CURVATURE_POINTS // model.num_groups))
+    share = num // 2 if num_blocks(model, num) > 1 else num
+    most = points.power_of_two(max(num // 4, min(share, CURVATURE_POINTS // model.num_groups)))
 
     def density(t, x, data):
         return log_joint_of_vectors(model, unravel(t))(x, data)
@@ -174,20 +186,24 @@ def look(
         mode, value, root, log_det = follow_mode(lambda x: density(flat, x, data), mode)
         laplace = value + log_det + mode.size / 2 * LOG_2PI
         u = points.uniforms(key, num, mode.size, mode.dtype)
-        z = law.quantile(u)
-        x = mode + jnp.matmul(z, root.T, precision="highest")
-        log_q = jnp.sum(law.log_density(z), axis=1) - log_det
+        u = u.reshape(num_blocks(model, num), -1, mode.size)
+
+        def draw(u):
+            z = lax.optimization_barrier(law.quantile(u))  # or XLA finds it twice
+            x = mode + jnp.matmul(z, root.T, precision="highest")
+            return x, jnp.sum(law.log_density(z), axis=1) - log_det
 
         def of_theta(t, x):
             return density(t, x, data)
 
         if scores:
-            return mode, x, laplace, *_weighed(of_theta, flat, x, log_q, most, blocks)
-        return mode, x, laplace, *_weighed_only(of_theta, flat, x, log_q)
+            shares = most, blocks, curvature_blocks
+            return mode, laplace, *_weighed(of_theta, flat, draw, u, *shares)
+        return mode, laplace, *_weighed_only(of_theta, flat, draw, u)
 
     each = num * max(4 * flat.size if scores else 1, batching.data_size(model))
     keys = jax.random.split(key, model.num_groups)
-    mode, x, laplace, log_weights, log_p, score, complete, missing, dead = over_groups(
+    mode, laplace, x, log_weights, log_p, score, complete, missing, dead = over_groups(
         model, of_group, modes, keys, each=each
     )
     score, complete, missing, dead = (jnp.sum(x, axis=0) for x in (score, complete, missing, dead))
@@ -198,27 +214,84 @@ def look(
 def _weighed(
     density: Callable,
     theta: Float[Array, " P"],
-    x: Float[Array, "N D"],
-    log_q: Float[Array, " N"],
+    draw: Callable,
+    u: Float[Array, "B n D"],
     curvature_points: int,
     blocks: Int[Array, ""] | int,
+    curvature_blocks: Int[Array, ""] | int,
 ) -> tuple:
-    """log-weights, log p, score, I_c, M and the number of dead points of one group."""
-    values, scores = jax.vmap(jax.value_and_grad(density), in_axes=(None, 0))(theta, x)
-    alive = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
-    log_weights = jnp.where(alive, values - log_q, -jnp.inf)
-    weights = weight_math.normalise(log_weights)
-    scores = jnp.where(alive[:, None], scores, 0.0)
-    score = weights @ scores
-    centred = scores - score
-    missing = jnp.einsum("n,np,nq->pq", weights, centred, centred, precision="highest")
+    """x, log-weights, log p, score, I_c, M and the number of dead points of one group.
+
+    `draw` takes points of the unit cube to those of the group, with their log-densities. What is
+    not visited has no weight.
+    """
+
+    def visit(k, carry):
+        x, log_q = draw(lax.dynamic_index_in_dim(u, k, keepdims=False))
+        values, scores = jax.vmap(jax.value_and_grad(density), in_axes=(None, 0))(theta, x)
+        alive = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
+        log_weights = jnp.where(alive, values - log_q, -jnp.inf)
+        moments = _moments(log_weights, jnp.where(alive[:, None], scores, 0.0))
+        rows, before = carry
+        return jax.tree.map(
+            lambda row, new: lax.dynamic_update_index_in_dim(row, new, k, 0), rows, (x, log_weights)
+        ), _merged(before, moments)
+
+    zero = _zero_of(u)
+    none = jnp.full(u.shape[:2], -jnp.inf, u.dtype) + zero
+    matrix = jnp.zeros((theta.size,) * 2, u.dtype) + zero
+    no_moments = _Moments(none[0, 0], matrix[0], matrix)
+    first = (jnp.zeros_like(u) + zero, none), no_moments
+    blocks = jnp.minimum(blocks, len(u))
+    rows, moments = visit(0, first) if len(u) == 1 else lax.fori_loop(0, blocks, visit, first)
+    x, log_weights = (row.reshape(-1, *row.shape[2:]) for row in rows)
+    alive, weights = jnp.isfinite(log_weights), weight_math.normalise(log_weights)
     # A dead point must not be visited again: zero times NaN is NaN.
-    visited = jnp.where(alive[:, None], x, x[jnp.argmax(log_weights)])
-    some = points.part_of_net(x.shape[0], x.shape[1], curvature_points)
-    complete = _complete(density, theta, visited[some], weights[some], blocks)
-    log_p = weight_math.log_mean_exp(log_weights)
-    dead = jnp.sum(~alive, dtype=jnp.int32)
-    return log_weights, log_p, score, complete, missing, dead
+    x = jnp.where(alive[:, None], x, x[jnp.argmax(log_weights)])
+    some = slice(curvature_points)
+    complete = _complete(density, theta, x[some], weights[some], curvature_blocks)
+    visited = blocks * u.shape[1]
+    log_p = moments.log_total - jnp.log(jnp.asarray(visited, u.dtype))
+    dead = visited - jnp.sum(alive, dtype=jnp.int32)
+    return x, log_weights, log_p, moments.mean, complete, moments.covariance, dead
+
+
+def _zero_of(x: Array) -> Array:
+    """0, which vmap takes for as batched as x.
+
+    A loop that begins with numbers of all groups, and not with a constant, is traced once less.
+    """
+    return 0 * x.reshape(-1)[0]
+
+
+class _Moments(NamedTuple):
+    """Of the scores of some weighted points."""
+
+    log_total: Float[Array, ""]  # log of the sum of the weights
+    mean: Float[Array, " P"]
+    covariance: Float[Array, "P P"]
+
+
+def _moments(log_weights: Float[Array, " N"], scores: Float[Array, "N P"]) -> _Moments:
+    weights = weight_math.normalise(log_weights)
+    mean = weights @ scores
+    centred = scores - mean
+    covariance = jnp.einsum("n,np,nq->pq", weights, centred, centred, precision="highest")
+    log_total = weight_math.log_mean_exp(log_weights) + float(np.log(log_weights.size))
+    return _Moments(log_total, mean, covariance)
+
+
+def _merged(a: _Moments, b: _Moments) -> _Moments:
+    """Of both together. Nothing is subtracted: a small covariance keeps its digits."""
+    top = jnp.maximum(a.log_total, b.log_total)
+    top = jnp.where(jnp.isneginf(top), 0.0, top)
+    first, second = jnp.exp(a.log_total - top), jnp.exp(b.log_total - top)
+    total = first + second
+    share = second / jnp.where(total > 0, total, 1.0)
+    between = b.mean - a.mean
+    within = a.covariance + share * (b.covariance - a.covariance)
+    covariance = within + share * (1 - share) * jnp.outer(between, between)
+    return _Moments(top + jnp.log(total), a.mean + share * between, covariance)
 
 
 def _complete(
@@ -229,10 +302,10 @@ def _complete(
     blocks: Int[Array, ""] | int,
 ) -> Float[Array, "P P"]:
     """I_c by the first so many blocks of these points."""
-    num, dimension = x.shape
-    split = points.blocks_of_net(num, dimension, min(CURVATURE_BLOCKS, num))
+    number = max(1, min(CURVATURE_BLOCKS, x.shape[0] // SMALLEST_BLOCK))
     # Of mean one: in float32 small ones times the derivatives of a small density would be zero.
-    x, weights = x[split], weights[split] / jnp.mean(weights)
+    weights = (weights / jnp.mean(weights)).reshape(number, -1)
+    x = x.reshape(*weights.shape, -1)
 
     def block(k, carry):
         def total(t):
@@ -241,22 +314,24 @@ def _complete(
         matrix, weight = carry
         return matrix - jax.hessian(total)(theta), weight + jnp.sum(weights[k])
 
-    none = jnp.zeros((theta.size,) * 2, theta.dtype), jnp.zeros((), weights.dtype)
-    matrix, weight = lax.fori_loop(0, jnp.minimum(blocks, len(split)), block, none)
+    zero = _zero_of(weights)
+    none = jnp.zeros((theta.size,) * 2, theta.dtype) + zero, zero
+    matrix, weight = lax.fori_loop(0, jnp.minimum(blocks, number), block, none)
     return matrix / jnp.where(weight > 0, weight, 1.0)
 
 
 def _weighed_only(
-    density: Callable, theta: Float[Array, " P"], x: Float[Array, "N D"], log_q: Float[Array, " N"]
+    density: Callable, theta: Float[Array, " P"], draw: Callable, u: Float[Array, "B n D"]
 ) -> tuple:
     """As `_weighed`, with zeros for what only a fit wants to know."""
+    x, log_q = draw(u.reshape(-1, u.shape[2]))
     values = jax.vmap(lambda x: density(theta, x))(x)
     alive = jnp.isfinite(values)
     log_weights = jnp.where(alive, values - log_q, -jnp.inf)
     log_p = weight_math.log_mean_exp(log_weights)
     matrix = jnp.zeros((theta.size,) * 2, theta.dtype)
     dead = jnp.sum(~alive, dtype=jnp.int32)
-    return log_weights, log_p, jnp.zeros_like(theta), matrix, matrix, dead
+    return x, log_weights, log_p, jnp.zeros_like(theta), matrix, matrix, dead
 
 
 def follow_mode(
@@ -288,9 +363,9 @@ def follow_mode(
         return k + 1, place, jnp.where(better, relaxed, 8 * damping + 0.01), small
 
     # The first round goes nowhere and looks at x itself: log p is compiled once, not twice.
-    zero = jnp.zeros((), x.dtype)
-    here = _Place(x, zero, jnp.zeros_like(x), jnp.eye(x.size, dtype=x.dtype))
-    first = jnp.zeros((), jnp.int32), here, zero, jnp.zeros((), bool)
+    zero = _zero_of(x)
+    here = _Place(x, zero, jnp.zeros_like(x) + zero, jnp.eye(x.size, dtype=x.dtype) + zero)
+    first = jnp.zeros((), jnp.int32), here, zero, zero > 0
     _, place, _, _ = lax.while_loop(lambda c: (c[0] < MODE_STEPS) & ~c[3], body, first)
     exact = _inverse_root(place.hessian, 0.0)
     # One after the other: two batched calls of LAPACK side by side can wait for each other.
