@@ -506,14 +506,21 @@ MUTANTS = [
     Mutant(
         "rounding taken off at another theta than that of the measurements",
         "_evidence/measured.py",
-        "unravel(jnp.asarray(there, flat.dtype))",
+        "unravel(jnp.asarray(seen.theta, flat.dtype))",
         "theta",
         "_algorithms/test_scoring.py",
     ),
     Mutant(
+        "numbers of theta that log p does not depend on taken for a saddle",
+        "_evidence/measured.py",
+        "+ bend * far**2 / 2 < LEVEL",
+        "+ bend * far**2 / 2 < 0",
+        "_fit/test_choice.py::test_a_parameter_without_information_is_named",
+    ),
+    Mutant(
         "log p raised by a last step that was not taken",
         "_evidence/measured.py",
-        "score @ (step - rest)",
+        "score @ (step - not_taken)",
         "score @ step",
         "_evidence/test_measured.py",
     ),

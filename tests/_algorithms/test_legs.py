@@ -171,7 +171,7 @@ def test_differences_of_laplace_have_no_rounding(x64, pairs):
 def test_a_step_that_failed_is_not_tried_again():
     """Though it was much shorter than what was allowed."""
     half = jnp.asarray(0.5)
-    longest, _ = newton.trust(jnp.asarray(48.0), half, jnp.asarray(4.0), half, -half, False)
+    longest, _ = newton.trust(jnp.asarray(48.0), half, 5.0, jnp.asarray(4.0), half, -half, False)
     score, complete = jnp.array([4.0, 0.0]), jnp.eye(2)
     again = newton.newton_step(score, complete, jnp.zeros((2, 2)), jnp.zeros(()), longest)
     assert float(again.taken) == pytest.approx(1.0)
@@ -182,7 +182,7 @@ def test_noise_does_not_shorten_the_steps():
     """A climb by legs that falls short of what it foresaw, again and again, still arrives."""
     longest, small = jnp.asarray(3.0), jnp.asarray(0.01)
     for _ in range(10):
-        longest, _ = newton.trust(longest, small, jnp.asarray(0.2), small, -small, True)
+        longest, _ = newton.trust(longest, small, 5.0, jnp.asarray(0.2), small, -small, True)
     assert float(longest) >= 3.0
 
 

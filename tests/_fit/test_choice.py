@@ -163,6 +163,27 @@ def test_a_spread_near_zero_does_not_hide_the_mean(log_tau, precision):
         assert np.isnan(known) or abs(known / error - 1) < 0.05
 
 
+def test_a_parameter_without_information_is_named():
+    """Where x exp(b) is far below the noise, nothing is known of x, of its mean, or of b."""
+
+    def hidden(theta, x, y):
+        log_normal = jax.scipy.stats.norm.logpdf
+        seen = theta["level"] + jnp.exp(theta["log_slope"]) * x
+        return log_normal(x, theta["mean"], 1.0) + log_normal(y, seen, 1.8)
+
+    model = jalax.GroupedModel(hidden, jnp.zeros(()), jnp.asarray(Y))
+    result = fit(model, {"level": 0.0, "mean": 0.3, "log_slope": -30.0})
+    assert (result.algorithm, result.status) == ("Scoring", "boundary")
+    assert "a second climb with shorter steps, because Scoring came to" in result.choice
+    assert "log_slope" in result.message
+    assert "mean" in result.message
+    errors = result.standard_errors()
+    assert np.isnan([errors["mean"], errors["log_slope"]]).all()
+    assert abs(result.theta["level"] - Y.mean()) < 0.01
+    assert abs(errors["level"] / (1.8 / np.sqrt(Y.size)) - 1) < 0.01
+    assert abs(result.log_evidence - stats.norm(Y.mean(), 1.8).logpdf(Y).sum()) < 0.01
+
+
 @pytest.mark.slow
 def test_of_many_fits_it_is_chosen_once():
     many = jalax.fit_many(groups(), ZERO, key=KEY, num_fits=3, progress=QUIET)

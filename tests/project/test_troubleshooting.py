@@ -44,7 +44,7 @@ SENTENCES = [
     ("_evidence/measured.py", "what_is_wrong"),
     ("_algorithms/scoring.py", "unsuitable"),
     ("_algorithms/scoring.py", "too_many"),
-    ("_algorithms/scoring.py", "too_many_for_legs"),
+    ("_reference/legs.py", "too_many"),
     ("_algorithms/scoring.py", "advice"),
     ("_algorithms/scoring.py", "without_path_evidence"),
     ("_fit/conclusion.py", "_verdict"),

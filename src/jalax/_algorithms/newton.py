@@ -63,7 +63,7 @@ def _eigen(complete, missing) -> tuple[Array, Array, Array]:
     return *jnp.linalg.eigh(jnp.where(small, 0.0, observed)), scale
 
 
-def trust(longest, damping, taken, foreseen, rise, accepted) -> tuple[Array, Array]:
+def trust(longest, damping, relaxation, taken, foreseen, rise, accepted) -> tuple[Array, Array]:
     """How long the next step may be, and its damping, by what the last one did, `taken` long."""
     share = rise / jnp.maximum(foreseen, 1e-30)
     after = jnp.where(share > GOOD, jnp.maximum(longest, 2 * taken), longest)
@@ -73,7 +73,8 @@ def trust(longest, damping, taken, foreseen, rise, accepted) -> tuple[Array, Arr
     after = jnp.maximum(after, LONGEST)
     # It fell though it was short: another direction, too.
     higher = jnp.where(taken <= LONGEST, jnp.maximum(8 * damping, 1e-2), damping)
-    return jnp.where(accepted, after, taken / 4), jnp.where(accepted, damping / 5, higher)
+    lower = jnp.where(foreseen > 0, damping / relaxation, damping)
+    return jnp.where(accepted, after, taken / 4), jnp.where(accepted, lower, higher)
 
 
 def is_near(taken) -> Bool[Array, ""]:

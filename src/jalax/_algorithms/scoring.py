@@ -28,7 +28,6 @@ from jalax._model.types import Cloud, State
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._reference import group_points, legs, points
-from jalax._reference.around import around
 from jalax._reference.compressed import checked_plan
 from jalax._reference.group_points import Pass, Sums
 from jalax._reference.mode_search import DENSE_UP_TO
@@ -42,8 +41,6 @@ MAX_REJECTED = 20  # trials in a row
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.05, 0.3
 SHORT_LEG, LONGEST_LEG = 8, 128  # temperatures
 THETA_BY_LEGS = 0.03  # standard errors by which the noise of the score may move theta
-MOST_NUMBERS = 24  # of theta: log p is looked at around it in all directions, two at a time
-MOST_HELD = 500_000_000  # numbers in the factors at those thetas, where they are dense
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
 
 
@@ -66,6 +63,7 @@ class Memory(NamedTuple):
     foreseen: Float[Array, ""]  # by how much log p should rise there
     longest: Float[Array, ""]  # standard errors that theta may move in a step
     damping: Float[Array, ""]
+    relaxation: Float[Array, ""]  # by which damping is divided after a step that was accepted
     rejected: Int[Array, ""]  # trials in a row; below 0: there was nothing to compare them with
     here: Here
     sums: Sums  # of the measurements, relative to `here`
@@ -107,9 +105,14 @@ class Scoring(Algorithm):
     Args:
         num_measurements: at the end; their spread is the error. Where it is large, up to four
             times as many are taken, if they are by points.
+        damping: of the first step, in units of the complete-data information: with 1 it is half a
+            step of EM, which goes uphill slowly and from nearly everywhere.
+        relaxation: by how much damping is divided after each step that was accepted.
     """
 
     num_measurements: int = dataclasses.field(default=8, metadata={"static": True})
+    damping: Any = 1e-3
+    relaxation: Any = 5.0
 
     gives_evidence = True
     min_particles = 16
@@ -121,6 +124,9 @@ class Scoring(Algorithm):
             raise ValueError(
                 f"Scoring.num_measurements must be 2 or more, got {self.num_measurements}."
             )
+        for name, least in (("damping", 0.0), ("relaxation", 1.0)):
+            if not float(value := getattr(self, name)) >= least:
+                raise ValueError(f"Scoring.{name} must be {least:g} or more, got {value}.")
         if reason := self.unsuitable(model):
             raise ValueError(f"{reason}: use jalax.JALAEM().")
 
@@ -129,7 +135,7 @@ class Scoring(Algorithm):
             raise ValueError(f"{reason}: use jalax.JALAEM().")
 
     def prepared(self, model: Model, theta: Tree) -> Model:
-        if reason := self.too_many_for_legs(model, theta):
+        if by_legs(model) and (reason := legs.too_many(model, theta)):
             raise ValueError(f"{reason}: use jalax.JALAEM().")
         if not by_legs(model) or model.structure is None or model.plan is not None:
             return model
@@ -145,25 +151,6 @@ class Scoring(Algorithm):
                 "jalax.Model(..., structure=...)"
             )
         return ""
-
-    @staticmethod
-    def too_many_for_legs(model: Model, theta: Tree) -> str:
-        """Why theta is too large where log p is measured by legs; "" if it is not."""
-        numbers, size = trees.size(theta), trees.size(model.latent)
-        if not by_legs(model):
-            return ""
-        if numbers > MOST_NUMBERS:
-            return (
-                f"theta has {numbers} numbers, and with more than {points.LATENTS_UP_TO} "
-                f"latents in a group Scoring is for up to {MOST_NUMBERS}"
-            )
-        held = len(around(numbers)) * size**2
-        if model.structure is not None or held <= MOST_HELD:
-            return ""
-        return (
-            f"theta has {numbers} numbers and a group {size} latents, too many for Scoring without "
-            "jalax.Model(..., structure=...)"
-        )
 
     @staticmethod
     def too_many(theta: Tree) -> str:
@@ -217,13 +204,15 @@ class Scoring(Algorithm):
             jnp.full_like(none, -jnp.inf),
             *(jnp.zeros_like(flat), matrix, matrix, none),
         )
-        none_yet, longest, damping = jnp.asarray((0.0, newton.LONGEST, 1e-3), flat.dtype)
+        none_yet, longest = jnp.asarray((0.0, newton.LONGEST), flat.dtype)
+        damping, relaxation = (jnp.asarray(x, flat.dtype) for x in (self.damping, self.relaxation))
         shifts, sums = jax.random.key_data(key), group_points.no_sums(groups, num, flat)
         path = legs.Path(zero, zero) if by_legs(model) else None
         trial = flat, none_yet, none_yet
         approaches = path is None and group_points.num_blocks(model, num) > 1
         phase = zero + (APPROACHING if approaches else CLIMBING)
-        memory = Memory(phase, shifts, *trial, longest, damping, zero, here, sums, path)
+        trust = longest, damping, relaxation
+        memory = Memory(phase, shifts, *trial, *trust, zero, here, sums, path)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
     def steps_at_once(self, model: Model) -> int | None:
@@ -254,6 +243,7 @@ class Scoring(Algorithm):
         particles = trees.select(accepted, particles, state.particles)
         log_weights = jnp.where(accepted, seen.log_weights, state.log_weights)
         none = jnp.isneginf(memory.here.log_p[0]) & ~accepted  # not even at theta_0
+        none = none | (~climbing & (after.rejected > MAX_REJECTED))
         ess = weight_math.effective_sample_size(weight_math.normalise(log_weights))
         info = ScoringInfo(
             jnp.sum(after.here.log_p),
@@ -291,7 +281,8 @@ class Scoring(Algorithm):
         here = trees.select(accepted, new, memory.here)
         theta = jnp.where(accepted, memory.trial, theta)
         last = memory.taken, memory.foreseen, rise, accepted
-        longest, damping = newton.trust(memory.longest, memory.damping, *last)
+        before = memory.longest, memory.damping, memory.relaxation
+        longest, damping = newton.trust(*before, *last)
         one_more = memory.rejected + jnp.where(memory.rejected < 0, -1, 1)
         rejected = jnp.where(accepted, 0, one_more).astype(jnp.int32)
         step = newton.newton_step(here.score, here.complete, here.missing, damping, longest)
@@ -337,7 +328,8 @@ class Scoring(Algorithm):
         known = known & (sums.number % self.num_measurements == 0)
         done = (sums.number > memory.sums.number) & (known | (sums.number >= self._enough(memory)))
         phase = jnp.where(done, DONE, MEASURING).astype(jnp.int32)
-        return memory._replace(phase=phase, sums=sums)
+        failed = memory.rejected + (sums.number == memory.sums.number)
+        return memory._replace(phase=phase, sums=sums, rejected=failed.astype(jnp.int32))
 
     def _enough(self, memory: Memory) -> Int[Array, ""] | int:
         """The most measurements."""

@@ -30,18 +30,21 @@ from jalax._particles.trees import Tree
 LEAST_SHARE, SMALL_SHARE = 50, 1e-3  # the first in units of the last place
 LOST = 2e-6  # what points cannot tell from zero
 UPWARDS = 0.05  # of the complete-data information, by which log p may seem to curve upwards
+REACH, LEVEL = 10, 0.01  # times one more than theta; a change of log p that does not matter
 LEFT_BY_DIFFERENCES = 3e-5  # of the variance: scores by differences over a fifth of an error
 SHORT_BY_LEGS = 0.15  # of a standard error: a last step that Newton's method may take
 
 
 def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     """The evidence and the standard errors of what was measured one short step before theta."""
-    score, noise, complete = seen.score, seen.noise, seen.complete
-    there = seen.theta
-    metric = information.host_metric(complete, seen.missing)
+    idle = _is_idle(seen)
+    rest = np.flatnonzero(~idle)
+    score, noise, complete, missing, there = _of_these(seen, rest)
+    metric = information.host_metric(complete, missing)
     eps = np.finfo(seen.modes.dtype).eps
     wide = np.where(metric.share < SMALL_SHARE, is_wide(metric, there, 1.0), is_wide(metric, there))
-    known = (metric.share > LEAST_SHARE * eps) & ~wide
+    least = _least_left(seen) if _is_noise(seen) else LEAST_SHARE * eps
+    known = (metric.share > least) & ~wide
     inverse, lost = inverse_information(metric, known, complete)
     step = inverse @ score
     length = float(np.sqrt(max(score @ step, 0.0)))
@@ -51,16 +54,17 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     simulation = simulation + 0.01 * np.outer(step, step) + left * covariance
     # And where little of the information is left, the last step was not taken.
     untaken = np.where(known & (metric.share < SMALL_SHARE), metric.share, np.inf)
-    rest = np.asarray(metric.solve(score, untaken))
-    simulation = simulation + np.outer(rest, rest)
+    not_taken = np.asarray(metric.solve(score, untaken))
+    simulation = simulation + np.outer(not_taken, not_taken)
     for matrix in (covariance, simulation):
         matrix[lost], matrix[:, lost] = np.nan, np.nan
+    whole = np.eye(idle.size)
     uncertainty = Uncertainty(
         names_of(theta),
-        covariance,
-        simulation,
+        _with_gaps(covariance, rest, idle.size),
+        _with_gaps(simulation, rest, idle.size),
         float(seen.num_measured) - 1,
-        metric.basis.T[~known],
+        np.concatenate([metric.basis.T[~known] @ whole[rest], whole[idle]]),
         jacobian_of(model, theta),
     )
     # The climb ended where the points of one measurement have their maximum, not all together.
@@ -68,30 +72,67 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     short = 0.03 if seen.num_temperatures == 1 else SHORT_BY_LEGS
     settled = length <= max(short * np.sqrt(score.size), 3 * np.sqrt(max(one, 0.0)))
     # At a maximum no share is negative: it is a saddle, or derivatives beyond the range of float32.
-    settled = settled and not is_lost(seen) and not np.any(metric.share < -UPWARDS)
-    uphill = uncertainty.describe_flat(uphill_of(score, noise, metric, known))
+    settled = settled and not np.any(metric.share < -UPWARDS)
+    rising = uphill_of(score, noise, metric, known) @ whole[rest]
+    uphill = uncertainty.describe_flat(rising)
     # Where they were measured: one step on the terms of log_joint are rounded otherwise.
     flat, unravel = ravel_pytree(theta)
-    total = total_of(seen, rounding(model, unravel(jnp.asarray(there, flat.dtype)), seen.modes))
-    rise = float(score @ (step - rest)) / 2  # by the last step, as far as it was taken
+    there = unravel(jnp.asarray(seen.theta, flat.dtype))
+    total = total_of(seen, rounding(model, there, seen.modes))
+    rise = float(score @ (step - not_taken)) / 2  # by the last step, as far as it was taken
     total.groups = total.groups + rise / total.groups.size
     evidence = report(total, _doubts(total), seen.num_temperatures, asked=np.inf)
     return Finished(theta, evidence, uncertainty, settled and not uphill, uphill)
 
 
+def _is_idle(seen: Measurement) -> np.ndarray:
+    """Numbers of theta that log p does not depend on, as far as anybody would change them.
+
+    A few powers of ten away from where it matters a parameter has no information in the complete
+    data either, and what little rounding leaves of it must not be taken for a curvature.
+    """
+    far = REACH * (1 + np.abs(seen.theta))
+    bend = np.maximum(np.abs(np.diagonal(seen.complete)), np.abs(np.diagonal(seen.missing)))
+    return np.abs(seen.score) * far + bend * far**2 / 2 < LEVEL
+
+
+def _of_these(seen: Measurement, rest: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Score, its noise, both parts of the information, and theta, of some numbers of theta."""
+    part = np.ix_(rest, rest)
+    matrices = (matrix[part] for matrix in (seen.noise, seen.complete, seen.missing))
+    return seen.score[rest], *matrices, seen.theta[rest]
+
+
+def _with_gaps(matrix: np.ndarray, rest: np.ndarray, size: int) -> np.ndarray:
+    whole = np.full((size, size), np.nan)
+    whole[np.ix_(rest, rest)] = matrix
+    return whole
+
+
 def is_lost(seen: Measurement) -> bool:
+    """The climb may have gone where nothing tells it the way back."""
+    return bool(_is_idle(seen).any()) or _is_noise(seen)
+
+
+def _is_noise(seen: Measurement) -> bool:
     """So much information is missing that what is left may be noise, along two directions or more.
 
     A standard deviation on its way to zero takes that about the mean of its groups along: there
     the score says nothing about it any more. Alone it does no harm.
     """
-    scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(seen.complete)), 1e-300))
-    left = (seen.complete - seen.missing) * np.outer(scale, scale)
+    _, _, complete, missing, _ = _of_these(seen, np.flatnonzero(~_is_idle(seen)))
+    scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(complete)), 1e-300))
+    left = (complete - missing) * np.outer(scale, scale)
     if not np.isfinite(left).all():
         return False
-    least = max(LOST, 100 * float(np.finfo(seen.modes.dtype).eps))
+    least = _least_left(seen)
     rounding = (np.abs(left) < least) & ~np.eye(len(left), dtype=bool)
     return int(np.sum(np.linalg.eigvalsh(np.where(rounding, 0.0, left)) < least)) > 1
+
+
+def _least_left(seen: Measurement) -> float:
+    """The share of the complete-data information that can be told from none."""
+    return max(LOST, 100 * float(np.finfo(seen.modes.dtype).eps))
 
 
 def _doubts(total: Total) -> list[str]:

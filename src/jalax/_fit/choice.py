@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from jalax._algorithms.jala_em import JALAEM
-from jalax._algorithms.scoring import Memory, Scoring
+from jalax._algorithms.scoring import Memory, Scoring, by_legs
 from jalax._evidence import measured
 from jalax._evidence.record import SavedState
 from jalax._evidence.uncertainty import Finished
@@ -16,6 +16,10 @@ from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
+from jalax._reference import legs
+
+# A second climb: as slow as EM at first, and nearly Newton's after a hundred steps.
+CAREFUL = Scoring(damping=1.0, relaxation=1.07)
 
 
 class Choice(NamedTuple):
@@ -68,7 +72,7 @@ def why_not_scoring(
     if num_particles is not None and not Scoring.can_have(num_particles):
         return f"because Scoring has a power of two points, and num_particles is {num_particles}"
     reason = Scoring.unsuitable(model) or Scoring.too_many(theta)
-    reason = reason or Scoring.too_many_for_legs(model, theta)
+    reason = reason or (legs.too_many(model, theta) if by_legs(model) else "")
     return f"because {reason}" if reason else ""
 
 
@@ -76,40 +80,47 @@ class Verdict(NamedTuple):
     """What to think of the end of a fit whose algorithm was chosen here."""
 
     done: Finished | None = None  #: its end, if it is a good one
-    doubt: str = ""  #: why another algorithm should fit it
+    doubt: str = ""  #: why it is to be fitted again
     theta: Tree = None  #: and from where
+    careful: bool = False  #: by the same algorithm with shorter steps, else by another
 
 
 def judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
-    """Whether the points of Scoring are to be trusted.
+    """Whether the points of Scoring are to be trusted, and where they led.
 
     `limited`: the user said how many steps to take at most.
     """
-    if not choice.is_ours or not run.algorithm.finds_its_particles:
+    if not choice.is_ours or not isinstance(run.algorithm, Scoring):
         return Verdict()
+    first = float(run.algorithm.damping) < CAREFUL.damping
     if status == Status.DIVERGED:
         return Verdict(None, "Scoring's points had no finite density", run.theta_0)
     if not bool(is_done(run)):
         if limited or status != Status.MAX_STEPS:
             return Verdict()
-        return Verdict(None, f"Scoring had not settled after {run.step} steps", run.theta_0)
+        doubt = f"Scoring had not settled after {run.step} steps"
+        return Verdict(None, doubt, run.theta_0, careful=first)
     seen = run.algorithm.measurement(run.state)
     assert seen is not None
     end = measured.finished(run.model, run.state.theta, seen)
     if seen.num_temperatures > 1:  # nobody else does better on many latents
         return Verdict(end)
-    if measured.is_lost(seen):
-        doubt = "Scoring came to where no information about theta is left"
-        return Verdict(None, doubt, run.theta_0)
     if not end.settled:
-        return Verdict(None, "Scoring stopped where the likelihood still rises", run.theta_0)
+        doubt = "Scoring stopped where the likelihood still rises"
+        return Verdict(None, doubt, run.theta_0, careful=first)
+    if first and measured.is_lost(seen):
+        doubt = "Scoring came to where no information about theta is left"
+        return Verdict(None, doubt, run.theta_0, careful=True)
     if end.evidence.messages:
         return Verdict(None, measured.what_is_wrong(end.evidence), run.state.theta)
     return Verdict(end)
 
 
-def instead(doubt: str) -> Choice:
-    return Choice(JALAEM().canonical(), f"because {doubt}")
+def again(verdict: Verdict, before: Choice) -> Choice:
+    if verdict.careful:
+        reason = f"{before.reason}; a second climb with shorter steps, because {verdict.doubt}"
+        return Choice(CAREFUL.canonical(), reason)
+    return Choice(JALAEM().canonical(), f"because {verdict.doubt}")
 
 
 def _is_of_scoring(state: Any) -> bool:

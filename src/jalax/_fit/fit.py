@@ -18,7 +18,7 @@ from jalax._evidence import default_cloud, rounds
 from jalax._fit import loop
 from jalax._fit.callbacks import Callback, Run, check_callbacks
 from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm, unflatten_state
-from jalax._fit.choice import checked, choose, instead, judged
+from jalax._fit.choice import again, checked, choose, judged
 from jalax._fit.conclusion import result_of
 from jalax._fit.driver import capacity_of, drive, with_progress
 from jalax._fit.result import FitResult, SavedState
@@ -149,9 +149,10 @@ def fit(
         )
         run, status, message = _run(request, choice.algorithm, theta, state)
         verdict = judged(run, status, choice, limited=num_steps is not None)
-        if verdict.doubt:
-            choice = instead(verdict.doubt)
+        while verdict.doubt:
+            choice = again(verdict, choice)
             run, status, message = _run(request, choice.algorithm, verdict.theta, resumes=False)
+            verdict = judged(run, status, choice, limited=num_steps is not None)
         with termination_as_interrupt():
             return result_of(run, status, message, verdict.done, choice.reason)
 

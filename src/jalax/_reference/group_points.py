@@ -369,13 +369,16 @@ def follow_mode(
     _, place, _, _ = lax.while_loop(lambda c: (c[0] < MODE_STEPS) & ~c[3], body, first)
     exact = _inverse_root(place.hessian, 0.0)
     # One after the other: two batched calls of LAPACK side by side can wait for each other.
-    damping = jnp.where(jnp.all(jnp.isfinite(exact)), 0.0, 1.0)
+    damping = jnp.where(jnp.all(jnp.isfinite(exact)), 0.0, 2.0)
     root = _inverse_root(place.hessian, damping).T
     return place.x, place.value, root, jnp.sum(jnp.log(jnp.abs(jnp.diagonal(root))))
 
 
 def _inverse_root(H: Float[Array, "D D"], damping) -> Float[Array, "D D"]:
-    """L^{-1} of H = L L^T with its diagonal raised; NaN where that is not positive definite."""
-    diagonal = jnp.abs(jnp.diagonal(H))
-    raise_by = damping * jnp.maximum(diagonal, 1e-6 * jnp.max(diagonal) + 1e-12)
+    """L^{-1} of H = L L^T with its diagonal raised; NaN where that is not positive definite.
+
+    With a damping above one it is, by Gershgorin's theorem.
+    """
+    rows = jnp.sum(jnp.abs(H), axis=1)
+    raise_by = damping * jnp.maximum(rows, 1e-6 * jnp.max(rows) + 1e-12)
     return inverse_of_lower(cholesky(H + jnp.diag(raise_by)))

@@ -40,6 +40,7 @@ from jalax._reference.around import (
 )
 from jalax._reference.group_points import LOG_2PI, Pass
 from jalax._reference.plan import Plan
+from jalax._reference.points import LATENTS_UP_TO
 from jalax._reference.tempering import Mixed
 from jalax._reference.whitening import (
     White,
@@ -55,7 +56,26 @@ LARGE_SPREAD = 10.0  # log Z of one leg of 256 particles then varies by 0.2: lon
 NO_SPREAD, FEWEST = 1e-3, 2  # here by 0.002: of a Gaussian so few temperatures will do
 LEGS_AT_ONCE = 4  # at one theta: what is found around it serves them all
 LOW = 0.5  # resample below this share of the particles
+MOST_NUMBERS = 24  # of theta: log p is looked at around it in all directions, two at a time
+MOST_HELD = 500_000_000  # numbers in the factors at those thetas, where they are dense
 APART = 0.2  # standard errors from theta to those around it
+
+
+def too_many(model: Model, theta: Tree) -> str:
+    """Why theta is too large for scores by legs; "" if it is not."""
+    numbers, size = trees.size(theta), trees.size(model.latent)
+    if numbers > MOST_NUMBERS:
+        return (
+            f"theta has {numbers} numbers, and with more than {LATENTS_UP_TO} latents in a group "
+            f"Scoring is for up to {MOST_NUMBERS}"
+        )
+    held = len(around(numbers)) * size**2
+    if model.structure is not None or held <= MOST_HELD:
+        return ""
+    return (
+        f"theta has {numbers} numbers and a group {size} latents, too many for Scoring without "
+        "jalax.Model(..., structure=...)"
+    )
 
 
 class Path(NamedTuple):
