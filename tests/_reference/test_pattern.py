@@ -286,7 +286,6 @@ def test_the_entries_are_those_of_the_hessian(name, precision):
 
 @pytest.mark.parametrize("name", ["volatility", "two factors", "field", "regression"])
 def test_asdex_finds_the_pattern(name):
-    pytest.importorskip("asdex")
     model = MODELS[name]()
     found = found_by_asdex(model.replace(structure=None), jnp.asarray(0.3))
     np.testing.assert_array_equal(found.rows, model.structure.rows)

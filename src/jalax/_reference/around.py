@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jalax._particles import trees
 from jalax._reference.plan import Plan
 from jalax._reference.whitening import White
 
@@ -140,25 +141,31 @@ def compared(
         lambda x: jnp.moveaxis(x.reshape(-1, every, *x.shape[1:]), 1, 0), weighted
     )
 
-    def of_block(k, others: White) -> Ratio:
-        w, z, here = jax.tree.map(lambda x: x[k], blocks)
+    def at(other: White, block) -> Ratio:
+        w, z, here = block
+        x = other.mode + other.with_plan(plan).from_white(z)
+        # The level first: that difference is exact, and what is left is small.
+        value = jax.vmap(lambda x: density(other.theta, x) - white.level)(x) + other.log_det
+        r = jnp.where(w > 0, jnp.expm1(value - here), 0.0)
+        return Ratio(*(jnp.sum(part) for part in (w, w**2, w * r, w**2 * r, w**2 * r**2)))
 
-        def one(other: White) -> Ratio:
-            x = other.mode + other.with_plan(plan).from_white(z)
-            # The level first: that difference is exact, and what is left is small.
-            value = jax.vmap(lambda x: density(other.theta, x) - white.level)(x) + other.log_det
-            r = jnp.where(w > 0, jnp.expm1(value - here), 0.0)
-            return Ratio(*(jnp.sum(part) for part in (w, w**2, w * r, w**2 * r, w**2 * r**2)))
+    def add_block(k, sums: tuple[Ratio, Ratio]) -> tuple[Ratio, Ratio]:
+        block = jax.tree.map(lambda x: x[k], blocks)
 
-        return lax.map(one, others)
+        def add(s, sums: Ratio) -> Ratio:
+            one = at(jax.tree.map(lambda leaf: leaf[s], others), block)
+            return jax.tree.map(lambda every, new: every.at[s].add(new), sums, one)
 
-    first = of_block(0, others)
-    sides, others = jax.tree.map(lambda leaf: leaf[: 2 * size], (first, others))
+        # Later blocks look at the thetas to either side, which come first, and at no other.
+        looked_at = jnp.where(k == 0, others.level.size, 2 * size)
+        first, every = sums
+        every = lax.fori_loop(0, looked_at, add, every)
+        return trees.select(k == 0, every, first), every
 
-    def add_block(k, sums: Ratio) -> Ratio:
-        return jax.tree.map(jnp.add, sums, of_block(k, others))
-
-    both, _ = lax.fori_loop(1, jnp.minimum(num_blocks, every), add_block, sides).log()
+    none = Ratio(*(jnp.zeros_like(others.level) for _ in Ratio._fields))
+    number = jnp.clip(num_blocks, 1, every)
+    first, total = lax.fori_loop(0, number, add_block, (none, none))
+    both = total.log()[0][: 2 * size]
     slope = (both[:size] - both[size:]) / 2
     log_ratio, variance = first.log()
     return Compared(log_ratio, slope, (variance[:size] + variance[size : 2 * size]) / 2)

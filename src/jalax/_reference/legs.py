@@ -263,8 +263,11 @@ def leg(
     num: int,
     path: Path,
 ) -> Leg:
-    """One group's leg; `density(theta, x)` is its log p, and the others are the thetas around."""
-    key_draw, key_leg, key_after = jax.random.split(key, 3)
+    """One group's leg; `density(theta, x)` is its log p, and the others are the thetas around.
+
+    After its K moves the particles make one more at beta = 1, before they are compared.
+    """
+    key_draw, key_leg = jax.random.split(key)
     mode, factor = white.mode, white.with_plan(plan)
     slope = jax.vmap(jax.value_and_grad(lambda x: density(white.theta, x) - white.level))
 
@@ -275,18 +278,18 @@ def leg(
     z = _in_pairs(key_draw, num, mode)
     zero = jnp.zeros((), mode.dtype)
     none = jnp.zeros((num,), mode.dtype)
-    cloud = Cloud(Place(z, *visit(z)), none, zero, zero, jnp.arange(num))
+    cloud = Cloud(Place(z, none, jnp.zeros_like(z)), none, zero, zero, jnp.arange(num))
 
     def towards(k, cloud):
-        return _move(jax.random.fold_in(key_leg, k), visit, cloud, k, path)
+        return _move(jax.random.fold_in(key_leg, k + 1), visit, cloud, k, path)
 
-    cloud = lax.fori_loop(0, path.num_temperatures, towards, cloud)
+    # The first round goes nowhere and looks at z itself: log p is compiled once, not three times.
+    cloud = lax.fori_loop(-1, path.num_temperatures + 1, towards, cloud)
     log_z = white.level + cloud.base + weight_math.log_mean_exp(cloud.log_weights)
     spread, carried = cloud.spread + _relative_variance(cloud.log_weights), _carried(cloud)
 
     seen = Compared(others.level, jnp.zeros_like(white.theta), jnp.zeros_like(white.theta))
     if others.level.size:
-        cloud = _move(key_after, visit, cloud, None, path)
         weights = weight_math.normalise(cloud.log_weights[None])[0]
         weighted = weights, cloud.place.z, cloud.place.value
         seen = compared(density, white, others, plan, weighted, path.num_blocks)
@@ -305,17 +308,21 @@ def leg(
 
 
 def _move(key, visit: Callable, cloud: Cloud, k, path: Path) -> Cloud:
-    """From beta_k to beta_{k+1}, or, without k, at beta = 1; then resampling where it is due."""
+    """From beta_k to beta_{k+1}, no further than 1; then resampling where it is due.
+
+    With k = -1 the particles stay, and are looked at.
+    """
     key_move, key_resample = jax.random.split(key)
     one = jnp.ones((), cloud.log_weights.dtype)
-    old_beta = one if k is None else k / path.num_temperatures * one
-    new_beta = one if k is None else (k + 1) / path.num_temperatures * one
+    old_beta, new_beta = (jnp.clip(j / path.num_temperatures, 0, 1) * one for j in (k, k + 1))
     h, kernel = path.step_size.astype(one.dtype), langevin.GaussianExact()
     old = _tempered(old_beta, cloud.place)
     z, taken = langevin.move(key_move, cloud.place.z[None], old.grad_x, h, kernel=kernel)
-    new = Place(z[0], *visit(z[0]))
+    z = jnp.where(k < 0, cloud.place.z, z[0])
+    new = Place(z, *visit(z))
     tempered = _tempered(new_beta, new)
     (increment,) = langevin.jarzynski_increment(old, tempered, taken, h, kernel=kernel)
+    increment = jnp.where(k < 0, 0.0, increment)
     log_weights = jnp.where(jnp.isfinite(increment), cloud.log_weights + increment, -jnp.inf)
     return _resampled(key_resample, cloud._replace(place=new, log_weights=log_weights))
 
