@@ -226,25 +226,31 @@ def _weighed(
     not visited has no weight.
     """
 
-    def visit(k, carry):
-        x, log_q = draw(lax.dynamic_index_in_dim(u, k, keepdims=False))
+    def visit(part):
+        x, log_q = draw(part)
         values, scores = jax.vmap(jax.value_and_grad(density), in_axes=(None, 0))(theta, x)
         alive = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
         log_weights = jnp.where(alive, values - log_q, -jnp.inf)
-        moments = _moments(log_weights, jnp.where(alive[:, None], scores, 0.0))
-        rows, before = carry
-        return jax.tree.map(
-            lambda row, new: lax.dynamic_update_index_in_dim(row, new, k, 0), rows, (x, log_weights)
-        ), _merged(before, moments)
+        return (x, log_weights), _moments(log_weights, jnp.where(alive[:, None], scores, 0.0))
 
-    zero = _zero_of(u)
-    none = jnp.full(u.shape[:2], -jnp.inf, u.dtype) + zero
-    matrix = jnp.zeros((theta.size,) * 2, u.dtype) + zero
-    no_moments = _Moments(none[0, 0], matrix[0], matrix)
-    first = (jnp.zeros_like(u) + zero, none), no_moments
+    def add_block(k, carry):
+        rows, moments = visit(lax.dynamic_index_in_dim(u, k, keepdims=False))
+        every, before = carry
+        every = jax.tree.map(
+            lambda row, new: lax.dynamic_update_index_in_dim(row, new, k, 0), every, rows
+        )
+        return every, _merged(before, moments)
+
     blocks = jnp.minimum(blocks, len(u))
-    rows, moments = visit(0, first) if len(u) == 1 else lax.fori_loop(0, blocks, visit, first)
-    x, log_weights = (row.reshape(-1, *row.shape[2:]) for row in rows)
+    if len(u) == 1:
+        (x, log_weights), moments = visit(u[0])
+    else:
+        zero = _zero_of(u)
+        none = jnp.full(u.shape[:2], -jnp.inf, u.dtype) + zero
+        matrix = jnp.zeros((theta.size,) * 2, u.dtype) + zero
+        first = (jnp.zeros_like(u) + zero, none), _Moments(none[0, 0], matrix[0], matrix)
+        rows, moments = lax.fori_loop(0, blocks, add_block, first)
+        x, log_weights = (row.reshape(-1, *row.shape[2:]) for row in rows)
     alive, weights = jnp.isfinite(log_weights), weight_math.normalise(log_weights)
     # A dead point must not be visited again: zero times NaN is NaN.
     x = jnp.where(alive[:, None], x, x[jnp.argmax(log_weights)])
