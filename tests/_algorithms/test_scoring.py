@@ -278,3 +278,20 @@ def test_it_says_what_it_is_not_for():
         fit(problem.model, problem.theta, num_particles=100)
     with pytest.raises(ValueError, match=r"num_measurements must be 2 or more, got 1"):
         fit(problem.model, problem.theta, algorithm=jalax.Scoring(num_measurements=1))
+
+
+def test_a_climb_without_a_way_is_measured_where_it_is():
+    """log p has no value but at theta_0: twenty trials fail, and what is known is reported."""
+    y = np.array([0.5, 1.5, 4.0])
+
+    def log_joint(theta, x, y):
+        log_normal = jax.scipy.stats.norm.logpdf
+        wall = jnp.where(theta == 0.0, 0.0, jnp.nan)
+        return log_normal(x, theta, 1.0) + log_normal(y, x, 1.0) + wall
+
+    model = jalax.GroupedModel(log_joint, jnp.zeros(()), jnp.asarray(y))
+    result = fit(model, 0.0)
+    exact = stats.norm(0.0, np.sqrt(2.0)).logpdf(y).sum()
+    assert result.status == "max_steps"
+    assert result.history["phase"][-1] == 3
+    assert abs(result.history["log_evidence"][-1] - exact) < 0.01

@@ -289,16 +289,16 @@ class Scoring(Algorithm):
         arrived = accepted & self._has_arrived(memory, step)
         ends = arrived | (jnp.abs(rejected) > MAX_REJECTED) | (so_far >= MAX_CLIMB)
         first = memory.phase == APPROACHING
-        next_phase = jnp.where(first, CLIMBING, MEASURING)
-        switches = ends & first  # with all points log p is another
+        # With all points log p is another: there is nothing yet to compare a trial with.
+        next_phase, none_yet = jnp.where(first, CLIMBING, MEASURING), jnp.where(first, -1, 0)
         return memory._replace(
             phase=jnp.where(ends, next_phase, memory.phase).astype(jnp.int32),
             trial=jnp.where(ends & ~(first & arrived), theta, theta + step.step),
             taken=step.taken,
-            foreseen=jnp.where(switches, 0.0, step.rise),
+            foreseen=jnp.where(ends, 0.0, step.rise),
             longest=longest,
             damping=damping,
-            rejected=jnp.where(switches, -1, rejected),
+            rejected=jnp.where(ends, none_yet, rejected).astype(jnp.int32),
             here=here,
         )
 

@@ -93,7 +93,8 @@ def _is_idle(seen: Measurement) -> np.ndarray:
     """
     far = REACH * (1 + np.abs(seen.theta))
     bend = np.maximum(np.abs(np.diagonal(seen.complete)), np.abs(np.diagonal(seen.missing)))
-    return np.abs(seen.score) * far + bend * far**2 / 2 < LEVEL
+    idle = np.abs(seen.score) * far + bend * far**2 / 2 < LEVEL
+    return idle & ~idle.all()  # one must be left to look at
 
 
 def _of_these(seen: Measurement, rest: np.ndarray) -> tuple[np.ndarray, ...]:
