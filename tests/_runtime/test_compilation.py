@@ -96,12 +96,12 @@ def test_small_models_of_short_runs_are_compiled_plainly():
     assert program.version((KEY, auto, logistic(20_000))) is program.large
     assert program.version((KEY, told, logistic(200))) is program.large
     assert program.version((KEY, jalax.PGD(step_size=0.1), logistic(200))) is program.large
-    # Legs whatever their size, points by their size.
+    # Passes of Scoring whatever their size.
     scoring, latent = jalax.Scoring(), jnp.zeros(40)
     joint = jalax.Model(lambda theta, x, y: -jnp.sum(x**2), latent, jnp.zeros(20_000))
     assert program.version((KEY, scoring, joint)) is program.small
     assert program.version((KEY, auto, joint)) is program.large
-    assert program.version((KEY, scoring, logistic(20_000))) is program.large
+    assert program.version((KEY, scoring, logistic(20_000))) is program.small
 
 
 def test_an_xla_without_one_of_these_options(monkeypatch):
