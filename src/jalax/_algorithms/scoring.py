@@ -175,9 +175,9 @@ class Scoring(Algorithm):
         return legs.NUM_PARTICLES if by_legs(model) else points.usual_number(size, model.num_groups)
 
     def makes_short(self, others: Sequence[Any]) -> bool:
-        # XLA's older emitters compile a pass faster, and it runs about as fast, on two cores: VerbAgg
-        # 7.4 s a fit, not 10.7; electricity 15 s the first time, not 19; 100,000 groups 27 s the
-        # first time, not 29, and 19 s again, not 17.
+        # XLA's older emitters compile a pass faster, and it runs about as fast, on two cores:
+        # VerbAgg 7.4 s a fit, not 10.7; electricity 15 s the first time, not 19; 100,000 groups
+        # 27 s the first time, not 29, and 19 s again, not 17.
         return True
 
     def is_done(self, state: State) -> Bool[Array, ""]:
