@@ -77,7 +77,7 @@ def main() -> None:
     if out is not None:
         save(found, out)
         (out / "book.md").write_text(text)
-        _book_figure.draw(found, FIGURE if out == HERE else out / "book.svg")
+        _book_figure.draw(found, FIGURE if out.resolve() == HERE else out / "book.svg")
 
 
 def kept(out: Path | None, names: list[str]) -> list[Row]:
