@@ -278,6 +278,12 @@ def test_it_says_what_it_is_not_for():
         fit(problem.model, problem.theta, num_particles=100)
     with pytest.raises(ValueError, match=r"num_measurements must be 2 or more, got 1"):
         fit(problem.model, problem.theta, algorithm=jalax.Scoring(num_measurements=1))
+    for wrong, message in (
+        ({"damping": -1.0}, r"Scoring.damping must be 0 or more, got -1.0"),
+        ({"relaxation": 0.5}, r"Scoring.relaxation must be 1 or more, got 0.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit(problem.model, problem.theta, algorithm=jalax.Scoring(**wrong))
 
 
 def test_a_climb_without_a_way_is_measured_where_it_is():

@@ -135,7 +135,7 @@ class Scoring(Algorithm):
             raise ValueError(f"{reason}: use jalax.JALAEM().")
 
     def prepared(self, model: Model, theta: Tree) -> Model:
-        if by_legs(model) and (reason := legs.too_many(model, theta)):
+        if reason := legs.too_many(model, theta):
             raise ValueError(f"{reason}: use jalax.JALAEM().")
         if not by_legs(model) or model.structure is None or model.plan is not None:
             return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from jalax._algorithms.jala_em import JALAEM
-from jalax._algorithms.scoring import Memory, Scoring, by_legs
+from jalax._algorithms.scoring import Memory, Scoring
 from jalax._evidence import measured
 from jalax._evidence.record import SavedState
 from jalax._evidence.uncertainty import Finished
@@ -72,7 +72,7 @@ def why_not_scoring(
     if num_particles is not None and not Scoring.can_have(num_particles):
         return f"because Scoring has a power of two points, and num_particles is {num_particles}"
     reason = Scoring.unsuitable(model) or Scoring.too_many(theta)
-    reason = reason or (legs.too_many(model, theta) if by_legs(model) else "")
+    reason = reason or legs.too_many(model, theta)
     return f"because {reason}" if reason else ""
 
 

@@ -62,8 +62,10 @@ APART = 0.2  # standard errors from theta to those around it
 
 
 def too_many(model: Model, theta: Tree) -> str:
-    """Why theta is too large for scores by legs; "" if it is not."""
+    """Why theta is too large for scores by legs; "" if it is not, or there are none."""
     numbers, size = trees.size(theta), trees.size(model.latent)
+    if size <= LATENTS_UP_TO:
+        return ""
     if numbers > MOST_NUMBERS:
         return (
             f"theta has {numbers} numbers, and with more than {LATENTS_UP_TO} latents in a group "
