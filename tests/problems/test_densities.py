@@ -9,6 +9,7 @@ import pytest
 
 from jalax import problems
 from jalax.models._mixed import build
+from jalax.problems import _data
 from jalax.problems._theophylline import _absorbed
 from problems import densities
 
@@ -100,7 +101,7 @@ def test_a_judge_far_out_has_a_finite_density_in_single_precision(effect):
     """Where differences of probabilities are 0 in any precision: against logarithms by hand."""
     problem = problems.wine()
     theta = {"k1": 0.0, "log_gaps": np.zeros(3), "beta": np.zeros(2), "log_sd": 0.0}
-    ratings = np.asarray(problem.model.data["rating"])
+    ratings = _data.table("wine.csv.gz")["rating"] - 1
     # P(rating j) is e^(k_j - u) (1 - e^-1) for large u, and e^(u - k_(j-1)) (1 - e^-1) for small.
     if effect > 0:
         logs = np.array([0.0, 1.0, 2.0, 3.0, effect]) - effect

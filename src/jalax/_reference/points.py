@@ -24,9 +24,11 @@ GENERATOR = (1, 182667, 469891)
 STUDENT_UP_TO = 6  # latents
 BEND = 0.4  # of the tails of the law beyond
 LATENTS_UP_TO = 32  # beyond, few points fall where the posterior is
-USUAL_NUMBER = {1: 256, 2: 512}  # by the number of latents
-USUAL_NUMBER_BEYOND = 1024
-MANY = 2**20  # points of all groups together
+# Of points a group: by the number of latents, up to `STUDENT_UP_TO`, and beyond.
+USUAL_NUMBER, USUAL_NUMBER_UP_TO, USUAL_NUMBER_BEYOND = {1: 256, 2: 512}, 1024, 2048
+# So many of all groups together, of a lattice, which is nearly exact, and of a net, are enough for
+# fewer of each, but not for less than a quarter of them, or than these.
+MANY_OF_LATTICE, MANY_OF_NET, FEWEST_OF_NET = 2**17, 2**20, 256
 
 
 @functools.cache
@@ -68,9 +70,11 @@ def uniforms(
 
 def usual_number(dimension: int, num_groups: int) -> int:
     """Of points in each group: of many groups a quarter will do, since their errors average."""
-    number = USUAL_NUMBER.get(dimension, USUAL_NUMBER_BEYOND)
-    fewest = number // 4
-    while number > fewest and num_groups * number > MANY:
+    beyond = USUAL_NUMBER_UP_TO if dimension <= STUDENT_UP_TO else USUAL_NUMBER_BEYOND
+    number = USUAL_NUMBER.get(dimension, beyond)
+    is_lattice = dimension <= LATTICE_UP_TO
+    fewest, many = (number // 4, MANY_OF_LATTICE) if is_lattice else (FEWEST_OF_NET, MANY_OF_NET)
+    while number > fewest and num_groups * number > many:
         number //= 2
     return number
 

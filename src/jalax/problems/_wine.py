@@ -20,17 +20,32 @@ from ._problem import Problem, Published, floats, reference
 
 def _log_joint(theta: dict[str, Array], u: Float[Array, ""], data: Any) -> Array:
     gaps = jnp.exp(theta["log_gaps"])
-    thresholds = theta["k1"] + jnp.concatenate([jnp.zeros(1, gaps.dtype), jnp.cumsum(gaps)])
-    eta = jnp.matmul(data["X"], theta["beta"], precision="highest") + jnp.exp(theta["log_sd"]) * u
-    top, rating = thresholds.size, data["rating"]  # from 0 to `top`
+    up_to = jnp.tri(gaps.size + 1, gaps.size, -1, gaps.dtype)
+    thresholds = theta["k1"] + _product(up_to, gaps)
+    eta = _product(data["X"], theta["beta"]) + jnp.exp(theta["log_sd"]) * u
     # expit(b) - expit(a) = expit(b) expit(-a) (1 - e^(a - b)): no difference of nearly equal
     # numbers is left. The first and the last rating have one factor only.
-    above = -softplus(eta - thresholds[jnp.minimum(rating, top - 1)])
-    below = -softplus(thresholds[jnp.maximum(rating - 1, 0)] - eta)
-    inner = jnp.log(-jnp.expm1(-gaps))[jnp.clip(rating - 1, 0, top - 2)]
-    rows = jnp.where(rating < top, above, 0.0) + jnp.where(rating > 0, below, 0.0)
-    rows = rows + jnp.where((rating > 0) & (rating < top), inner, 0.0)
-    return jnp.sum(jnp.where(data["mask"], rows, 0.0)) + standard_normal(u)
+    above = softplus(eta - _product(data["above"], thresholds)) * jnp.sum(data["above"], axis=1)
+    below = softplus(_product(data["below"], thresholds) - eta) * jnp.sum(data["below"], axis=1)
+    inner = _product(data["inner"], jnp.log(-jnp.expm1(-gaps)))
+    return jnp.sum(inner - above - below) + standard_normal(u)
+
+
+def _product(matrix: Float[Array, "rows k"], vector: Float[Array, " k"]) -> Float[Array, " rows"]:
+    return jnp.matmul(matrix, vector, precision="highest")
+
+
+def _thresholds_of(rating: np.ndarray) -> dict[str, np.ndarray]:
+    """Which threshold is above a rating from 0 to 4, which below, and which gap between them.
+
+    Ones in rows of zeros: XLA has less to do with them than with indices.
+    """
+    number = np.arange(4)
+    return {
+        "above": (rating[:, None] == number).astype(float),
+        "below": (rating[:, None] == number + 1).astype(float),
+        "inner": (rating[:, None] == number[1:]).astype(float),
+    }
 
 
 def wine() -> Problem:
@@ -41,7 +56,7 @@ def wine() -> Problem:
     """
     table = _data.table("wine.csv.gz")
     features = np.column_stack([table["temp"] == "warm", table["contact"] == "yes"]).astype(float)
-    groups = group_by({"X": features, "rating": table["rating"] - 1}, table["judge"])
+    groups = group_by({"X": features, **_thresholds_of(table["rating"] - 1)}, table["judge"])
     theta = floats({"k1": -1.5, "log_gaps": np.zeros(3), "beta": np.zeros(2), "log_sd": 0.0})
     call = "factor(rating, ordered = TRUE) ~ temp + contact"
     return Problem(
