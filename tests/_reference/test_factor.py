@@ -50,10 +50,9 @@ def assert_is_factor_of(factor, H, error):
     root = np.asarray(factor.from_white(one), float).T
     largest = np.abs(inverse).max()
     np.testing.assert_allclose(root @ root.T, inverse, atol=error * largest)
-    # Its transpose and its inverse, and both together.
+    # Its transpose, and both together.
     transposed = factor.to_white_gradient(one)
     np.testing.assert_allclose(transposed, root, atol=error * np.sqrt(largest))
-    np.testing.assert_allclose(factor.to_white(root.T), one, atol=error)
     np.testing.assert_allclose(factor.solve(one), inverse, atol=error * largest)
 
 
@@ -81,12 +80,26 @@ def test_one_vector_several_and_inside_of_a_program(name, x64):
     factor, H = factor_of(CASES[name])
     size = H.shape[0]
     v = np.random.default_rng(0).normal(size=(2, 3, size))
-    for method in ("solve", "from_white", "to_white_gradient", "to_white"):
+    for method in ("solve", "from_white", "to_white_gradient"):
         whole = getattr(factor, method)(v)
         assert whole.shape == v.shape
         np.testing.assert_allclose(getattr(factor, method)(v[1, 2]), whole[1, 2], atol=1e-13)
         inside = jax.jit(lambda f, v, m=method: getattr(f, m)(v))(factor, v)
         np.testing.assert_allclose(inside, whole, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["dense", "global", "two factors", "grid"])
+@pytest.mark.parametrize("method", ["solve", "from_white", "to_white_gradient"])
+def test_nothing_is_solved_by_lapack_once_it_is_factorised(name, method):
+    """Two such calls of many groups each wait for each other in XLA's pool of two threads.
+
+    So did a fit of 161 groups of 38 latents, on two idle cores more often than not.
+    """
+    factor, H = factor_of(CASES[name])
+    program = jax.make_jaxpr(lambda f, v: getattr(f, method)(v))(factor, np.zeros((3, len(H))))
+    assert "dot_general" in str(program)
+    assert "triangular_solve" not in str(program)
+    assert "cholesky" not in str(program)
 
 
 def test_a_diagonal_is_divided_by_its_root(x64):

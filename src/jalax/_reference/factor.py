@@ -34,10 +34,9 @@ FIRST_RIDGE, LAST_RIDGE = 1e-3, 1e6  # of the diagonal; grows eightfold
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """L_R of a block-tridiagonal R, and what its solves take: products, and no other solves."""
+    """L_R of a block-tridiagonal R, as what its solves take."""
 
-    root: Float[Array, "K b b"]  # L_k
-    lower: Float[Array, "K b b"]  # C_k
+    diagonal: Float[Array, "K b"]  # of L_k
     inverse: Float[Array, "K b b"]  # L_k^{-1}
     forward: Float[Array, "K b b"]  # L_k^{-1} C_k
     backward: Float[Array, "K b b"]  # L_k^{-T} C_{k+1}^T
@@ -52,18 +51,11 @@ class Band:
         own = _each(self.inverse.swapaxes(1, 2), self._blocks(v))
         return _one_by_one(self.backward, own, reverse=True).reshape(v.shape)
 
-    def transposed_times(self, v: Float[Array, "Kb N"]) -> Float[Array, "Kb N"]:
-        """L_R^T v."""
-        blocks = self._blocks(v)
-        after = _each(self.lower.swapaxes(1, 2), blocks)  # C_0 is zero
-        own = _each(self.root.swapaxes(1, 2), blocks)
-        return (own + jnp.roll(after, -1, axis=0)).reshape(v.shape)
-
     def pivots(self) -> Float[Array, " Kb"]:
-        return jnp.diagonal(self.root, axis1=1, axis2=2).ravel()
+        return self.diagonal.ravel()
 
     def _blocks(self, v: Float[Array, "Kb N"]) -> Float[Array, "K b N"]:
-        return v.reshape(*self.root.shape[:2], v.shape[1])
+        return v.reshape(*self.diagonal.shape, v.shape[1])
 
 
 @jax.tree_util.register_dataclass
@@ -78,9 +70,6 @@ class Line:
 
     solve_transposed = solve
 
-    def transposed_times(self, v: Float[Array, "n N"]) -> Float[Array, "n N"]:
-        return self.root[:, None] * v
-
     def pivots(self) -> Float[Array, " n"]:
         return self.root
 
@@ -90,13 +79,15 @@ class Line:
 class Factor:
     """L of one Hessian, for arrays (..., d) in the order of the ravelled latent.
 
-    Nothing is differentiated through it. Where `positive` is false its numbers mean nothing.
+    It solves by products with inverses alone: those of many groups at once, solved by LAPACK, can
+    wait for each other for ever in XLA's pool of two threads (docs/architecture.md). Nothing is
+    differentiated through it. Where `positive` is false its numbers mean nothing.
     """
 
     plan: Plan
     rest: Band | Line  # L_R
     beside: Float[Array, "n m"]  # W
-    corner: Float[Array, "m m"]  # L_S
+    corner: Float[Array, "m m"]  # L_S^{-1}
     pivots: Float[Array, " d"]  # the diagonal of L
     positive: Bool[Array, ""]  # H, with the ridge, is positive definite
     log_det: Float[Array, ""]  # of H; in float32 see `log_det_in_double`
@@ -114,10 +105,6 @@ class Factor:
         """L^{-1} g, the transpose of `from_white`: a gradient in x becomes that in z."""
         return _to_white_gradient(self, g)
 
-    def to_white(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
-        """L^T x, the inverse of `from_white`."""
-        return _to_white(self, x)
-
     def _enter(self, v: Float[Array, "... d"]) -> tuple[Float[Array, "n N"], Float[Array, "m N"]]:
         rows = v.reshape(-1, v.shape[-1])
         rest = rows[:, self.plan.rest].T
@@ -132,11 +119,11 @@ class Factor:
     def _down(self, rest: Array, border: Array) -> tuple[Array, Array]:
         """L^{-1}."""
         rest = self.rest.solve(rest)
-        return rest, _triangular(self.corner, border - _product(self.beside.T, rest))
+        return rest, _product(self.corner, border - _product(self.beside.T, rest))
 
     def _up(self, rest: Array, border: Array) -> tuple[Array, Array]:
         """L^{-T}."""
-        border = _triangular(self.corner, border, transposed=True)
+        border = _product(self.corner.T, border)
         return self.rest.solve_transposed(rest - _product(self.beside, border)), border
 
 
@@ -156,13 +143,6 @@ def _to_white_gradient(factor: Factor, g: Float[Array, "... d"]) -> Float[Array,
 
 
 @jit(LEVEL_2_OLD_EMITTERS)
-def _to_white(factor: Factor, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
-    rest, border = factor._enter(x)
-    above = factor.rest.transposed_times(rest) + _product(factor.beside, border)
-    return factor._leave(x, above, _product(factor.corner.T, border))
-
-
-@jit(LEVEL_2_OLD_EMITTERS)
 def factorise(
     plan: Plan, values: Float[Array, "C d"], ridge: Float[Array, ""] | float = 0.0
 ) -> Factor:
@@ -170,12 +150,11 @@ def factorise(
     ridge = jnp.asarray(ridge, values.dtype)
     H = _with_ridge(plan, parts(plan, values), ridge)
     rest: Band | Line = Line(jnp.sqrt(H.inside)) if H.below is None else _band(H.inside, H.below)
-    beside, corner = H.beside, H.corner
+    beside, corner, last = H.beside, H.corner, jnp.diagonal(H.corner)
     if plan.border.shape[0]:
         beside = rest.solve(beside)
-        corner = _cholesky(corner - _product(beside.T, beside))
-    both = jnp.concatenate([rest.pivots()[: plan.rest.shape[0]], jnp.diagonal(corner)])
-    pivots = both[plan.place]
+        last, corner = _inverse_root(corner - _product(beside.T, beside))
+    pivots = jnp.concatenate([rest.pivots()[: plan.rest.shape[0]], last])[plan.place]
     positive = jnp.all(jnp.isfinite(pivots) & (pivots > 0))
     log_det = 2 * jnp.sum(jnp.log(pivots))
     return Factor(plan, rest, beside, corner, pivots, positive, log_det, ridge)
@@ -215,20 +194,18 @@ def _with_ridge(plan: Plan, H: Parts, ridge: Float[Array, ""]) -> Parts:
 
 
 def _band(inside: Float[Array, "K b b"], below: Float[Array, "K b b"]) -> Band:
-    one = jnp.eye(inside.shape[1], dtype=inside.dtype)
-
     def step(before, blocks):
         own, left = blocks
         lower = _product(left, before.T)
-        root = _cholesky(own - _product(lower, lower.T))
-        inverse = _triangular(root, one)
-        return inverse, (root, lower, inverse)
+        diagonal, inverse = _inverse_root(own - _product(lower, lower.T))
+        return inverse, (diagonal, lower, inverse)
 
-    _, (root, lower, inverse) = lax.scan(step, jnp.zeros_like(one), (inside, below))
+    none = jnp.zeros_like(inside[0])
+    _, (diagonal, lower, inverse) = lax.scan(step, none, (inside, below))
     forward = _each(inverse, lower)
     after = jnp.roll(lower, -1, axis=0)  # of the last one nothing is left: C_0 is zero
     backward = _each(inverse.swapaxes(1, 2), after.swapaxes(1, 2))
-    return Band(root, lower, inverse, forward, backward)
+    return Band(diagonal, inverse, forward, backward)
 
 
 def _one_by_one(
@@ -245,16 +222,11 @@ def _one_by_one(
     return lax.scan(step, zero, (links, own), reverse=reverse)[1]
 
 
-def _cholesky(H: Float[Array, "b b"]) -> Float[Array, "b b"]:
-    return lax.linalg.cholesky(H, symmetrize_input=False)  # it reads the lower triangle
-
-
-def _triangular(
-    L: Float[Array, "m m"], v: Float[Array, "m N"], transposed: bool = False
-) -> Float[Array, "m N"]:
-    if not L.shape[0]:
-        return v
-    return solve_triangular(L, v, lower=True, trans="T" if transposed else "N")
+def _inverse_root(H: Float[Array, "b b"]) -> tuple[Float[Array, " b"], Float[Array, "b b"]]:
+    """The diagonal of Cholesky's factor L, and L^{-1}."""
+    root = lax.linalg.cholesky(H, symmetrize_input=False)  # it reads the lower triangle
+    one = jnp.eye(H.shape[0], dtype=H.dtype)
+    return jnp.diagonal(root), solve_triangular(root, one, lower=True)
 
 
 def _product(a: Float[Array, "i j"], b: Float[Array, "j k"]) -> Float[Array, "i k"]:
