@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from _common import compile_seconds
 
-from jalax._fit import fit, loop
+from jalax._fit import begin, loop
 from jalax._model.types import Cloud
 from jalax._runtime.options import canonical
 
@@ -38,7 +38,7 @@ def steps_of(model: Any, algorithm: Any, particles: Any, steps: int) -> Steps:
     assert steps <= CAPACITY
     key = jax.random.key(0)
     algorithm = canonical(algorithm)
-    state = fit._init(key, algorithm, model, model.theta, cloud_of(particles))
+    state = begin.first_state(key, algorithm, model, model.theta, cloud_of(particles))
     length = jnp.asarray(steps, jnp.int32)
 
     def run():

@@ -27,7 +27,7 @@ from jax import lax
 from shares import subjects
 
 import jalax
-from jalax._fit import fit, loop
+from jalax._fit import begin, loop
 from jalax._model import checks, sharding
 from jalax._runtime import layouts, processes
 from jalax._runtime.options import canonical
@@ -59,7 +59,7 @@ def prepared(axis: str, shares: int, mesh: Any) -> tuple[Any, tuple]:
     lead = (model.num_groups, num)
     x = jax.tree.map(lambda leaf: jnp.zeros((*lead, *leaf.shape), leaf.dtype), model.latent)
     key = jax.random.key(0)
-    state = fit._init(key, algorithm, model, theta, cloud_of(x))
+    state = begin.first_state(key, algorithm, model, theta, cloud_of(x))
     inputs = key, algorithm, model, state
     program = loop.run_chunk.version(inputs).lower(*inputs, np.int32(STEPS), capacity=128)
     return program.compile(), (*inputs, np.int32(STEPS))

@@ -19,7 +19,7 @@ from _common import machine, quick, seconds, write
 from _steps import cloud_of
 
 import jalax
-from jalax._fit import fit, loop
+from jalax._fit import begin, loop
 from jalax._particles import trees
 from jalax._runtime.options import canonical
 
@@ -59,7 +59,7 @@ def measure(model: Any, num: int, step: float, steps: int) -> dict[str, float]:
     lead = (model.num_groups, num)
     like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), model.latent)
     particles = jax.jit(lambda: jax.tree.map(lambda x: 0.1 * x, trees.normal_like(key, like)))()
-    state = fit._init(key, algorithm, model, model.theta, cloud_of(particles))
+    state = begin.first_state(key, algorithm, model, model.theta, cloud_of(particles))
     del particles
     inputs = key, algorithm, model, state
     program = loop.run_chunk.version(inputs).lower(*inputs, np.int32(steps), capacity=16).compile()

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jalax
-from jalax._fit import fit, loop
+from jalax._fit import begin, loop
 from jalax._model import checks, sharding
 from jalax._model.types import Cloud
 from jalax._particles import exchange, trees
@@ -293,7 +293,7 @@ def step_traffic(model: jalax.Model, algorithm, where, num: int) -> list[Collect
     algorithm = canonical(algorithm).filled(theta).canonical()
     shape = (model.num_groups, num)
     x = jax.tree.map(lambda leaf: jnp.ones((*shape, *leaf.shape)), model.latent)
-    state = fit._init(KEY, algorithm, model, theta, Cloud(x, jnp.zeros(shape), None))
+    state = begin.first_state(KEY, algorithm, model, theta, Cloud(x, jnp.zeros(shape), None))
     inputs = KEY, algorithm, model, state
     program = loop.run_chunk.version(inputs).lower(*inputs, np.int32(9), capacity=128)
     return collectives(program.compile().as_text())

@@ -41,6 +41,25 @@ class SavedState:
     arrays: dict[str, np.ndarray]
 
 
+@dataclasses.dataclass(frozen=True)
+class Maxima:
+    """Where the fits of `restarts=` ended, the highest first.
+
+    Attributes:
+        theta: (M, P): the numbers of theta of M maxima, on the user's scale.
+        log_evidence: (M,): log p there.
+        error: (M,): its standard error.
+        num_starts: (M,): how many starts led there.
+        num_lost: starts that led to no maximum.
+    """
+
+    theta: np.ndarray
+    log_evidence: np.ndarray
+    error: np.ndarray
+    num_starts: np.ndarray
+    num_lost: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FitRecord:
     """What `FitResult` is made of, and what follows from it without another computation."""
@@ -64,6 +83,7 @@ class FitRecord:
     saved_uncertainty: Uncertainty | None = None
     choice: str = ""  # why this algorithm, where fit chose it
     labels: tuple[str, ...] | None = None  # names for the numbers of theta, where the model has any
+    maxima: Maxima | None = None  # of a fit with restarts
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from jalax._export.tables import Cell, Summary, Table
 from jalax._particles import trees
 
 COLUMNS = ("estimate", "std. error", "simulation", "2.5%", "97.5%")
+MOST_SHOWN = 5  # numbers of theta in a line of the maxima
 FRAME_COLUMNS = ("estimate", "std_error", "simulation_error", "lower", "upper")
 
 
@@ -24,7 +25,8 @@ def summarise(result: FitRecord) -> Summary:
     else:
         theta = Table("", COLUMNS, rows)
     facts = Table("", ("",), evidence_rows(result) + particle_rows(result))
-    return Summary.of(heading(result), [theta, facts], frame=Table("", FRAME_COLUMNS, rows))
+    shown = [theta, facts, *maxima_tables(result)]
+    return Summary.of(heading(result), shown, frame=Table("", FRAME_COLUMNS, rows))
 
 
 def heading(result: FitRecord) -> list[str]:
@@ -98,6 +100,23 @@ def particle_rows(result: FitRecord) -> list[tuple[str, tuple[Cell, ...]]]:
         ess, dead = float(np.min(np.asarray(result.ess))), int(result.history["dead"].sum())
         rows.append(("ess", (f"{ess:.1f} of {shape[-1]}" + f", {dead} died" * (dead > 0),)))
     return rows
+
+
+def maxima_tables(result: FitRecord) -> list[Table]:
+    """Where the starts of `restarts=` led, the highest first."""
+    found = result.maxima
+    if found is None:
+        return []
+    names, number = result.names[:MOST_SHOWN], int(found.num_starts.sum()) + found.num_lost
+    lost = f", {found.num_lost} led to none" * (found.num_lost > 0)
+    rows: list[tuple[str, tuple[Cell, ...]]] = [
+        (str(k + 1), (f"{value:.3f}", f"{error:.2g}", f"{count:.0f}", *theta[: len(names)]))
+        for k, (value, error, count, theta) in enumerate(
+            zip(found.log_evidence, found.error, found.num_starts, found.theta, strict=True)
+        )
+    ]
+    columns = "log evidence", "error", "starts", *names
+    return [Table(f"maxima from {number} starts{lost}", columns, rows)]
 
 
 def _numbers(values: np.ndarray) -> str:

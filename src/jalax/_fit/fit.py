@@ -1,53 +1,47 @@
-"""fit and fit_many: checks, start, the host side of the loop, the result."""
+"""fit: checks, choice of the algorithm, the host side of the loop, the result."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jalax._evidence import default_cloud, rounds
+from jalax._evidence import default_cloud
 from jalax._fit import loop
+from jalax._fit.begin import (
+    continued,
+    default_start_cloud,
+    draw_start,
+    first_state,
+    first_state_of_example,
+    num_steps_of,
+    prepare_start,
+    start_for,
+)
 from jalax._fit.callbacks import Callback, Run, check_callbacks
-from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm, unflatten_state
+from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm
 from jalax._fit.choice import again, checked, choose, judged
 from jalax._fit.conclusion import result_of
 from jalax._fit.driver import capacity_of, drive, with_progress
+from jalax._fit.restarts import check, restarted
 from jalax._fit.result import FitResult, SavedState
 from jalax._model import checks, information, sharding
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
-from jalax._model.types import Cloud, Start, State, Status
-from jalax._particles.pareto import USUAL_LIMIT
+from jalax._model.types import Start, State, Status
 from jalax._particles.trees import Tree
-from jalax._reference.references import as_reference
 from jalax._runtime import arguments, layouts
 from jalax._runtime.blas import one_thread
-from jalax._runtime.compilation import (
-    LEVEL_0_OLD_EMITTERS,
-    LEVEL_1,
-    Program,
-    compile_ahead,
-    jit,
-    split,
-)
+from jalax._runtime.compilation import compile_ahead, split
 from jalax._runtime.failures import naming_knobs, termination_as_interrupt
 from jalax._runtime.layouts import Layout
-from jalax._runtime.options import canonical
-from jalax._runtime.processes import to_host
 from jalax._starts.example import Example
-from jalax._starts.importance import Importance, Laplace
-from jalax._starts.tempered import Tempered
-
-MAX_STEPS = 1000  # of an automatic fit, unless it is told otherwise
 
 
 def fit(
@@ -63,6 +57,7 @@ def fit(
     particle_batch: int | None = None,
     mesh: Mesh | Layout | None = None,
     state: State | SavedState | None = None,
+    restarts: int | None = None,
     chunk_size: int = 100,
     record: int = 1,
     callbacks: Sequence[Callback] = (),
@@ -94,6 +89,8 @@ def fit(
             axes are called "particles", "groups" or "data". By default where the data already is.
             The answer does not depend on it, up to rounding.
         state: continue from `FitResult.state`, with the same key to continue the same run.
+        restarts: so many fits more, from starts around theta, to see whether the likelihood has
+            other maxima: the result is the highest, and `FitResult.maxima` has them all.
         chunk_size: steps between two looks of the callbacks; it does not change the result.
         record: keep every so many steps in `FitResult.history` (and the last one), for long runs or
             large theta. Other than 1, there is no `replay`.
@@ -119,6 +116,14 @@ def fit(
     arguments.check_key(key)
     assert key is not None
     callbacks = check_callbacks(callbacks, progress)
+    if restarts is not None:
+        number = check(restarts, {"state=": state, "mesh=": mesh}, callbacks)
+        how: dict[str, Any] = {"algorithm": algorithm, "start": start, "num_steps": num_steps}
+        how |= {"num_particles": num_particles, "chunk_size": chunk_size}
+        here: dict[str, Any] = {"group_batch": group_batch, "particle_batch": particle_batch}
+        here |= {"record": record, "callbacks": callbacks, "progress": progress}
+        once = partial(fit, model, key=key, **how, **here)
+        return restarted(once, model, theta, key, number, how)
     model = checks.prepare_model(model)
     layout, structure = sharding.layout_for(model, mesh), model.structure
     given = layouts.with_auto_axes((model, theta, key, algorithm, start, state))
@@ -181,7 +186,7 @@ def _run(
 ) -> tuple[Run, Status, str]:
     """From theta, or a state, to the end of the loop; `resumes`: from a checkpoint if there is."""
     algorithm.check(asked.model)
-    num_steps = _num_steps(asked.num_steps, algorithm)
+    num_steps = num_steps_of(asked.num_steps, algorithm)
     key_start, key_run = split(asked.key)
     capacity = capacity_of(asked.chunk_size)
     begin: Start | None = None
@@ -195,7 +200,7 @@ def _run(
         begin, first = _begin(asked, key_start, algorithm, theta, capacity)
     else:
         algorithm = algorithm.filled(theta).canonical()
-        first = sharding.place(model, _continued(state, algorithm, model, theta))
+        first = sharding.place(model, continued(state, algorithm, model, theta))
     run = Run(
         key=key_run,
         model=model,
@@ -224,31 +229,31 @@ def _begin(
 ) -> tuple[Start, State]:
     """The start that was taken, and the state of step 0; the loop is compiled meanwhile."""
     model, given = asked.model, start_for(algorithm, asked.start)
-    begin, count = _prepare_start(given, model, theta, algorithm, asked.num_particles)
+    begin, count = prepare_start(given, model, theta, algorithm, asked.num_particles)
     if isinstance(begin, Example):
         checks.check_example(model, theta, algorithm.gives_evidence)
-        state = _init_example.eval_shape(key, algorithm, model, theta, count)
+        state = first_state_of_example.eval_shape(key, algorithm, model, theta, count)
         with _compiling(model, lambda: [_lowered(key, algorithm, model, state, capacity)]):
-            first = _init_example(key, algorithm, model, theta, count)
+            first = first_state_of_example(key, algorithm, model, theta, count)
         return begin, first
     if given is not None:
-        cloud = _draw(key, begin, model, theta, count)
+        cloud = draw_start(key, begin, model, theta, count)
         checks.check_start(model, theta, cloud, algorithm.gives_evidence)
-        return begin, _init(key, algorithm, model, theta, cloud)
+        return begin, first_state(key, algorithm, model, theta, cloud)
 
     checks.check_example(model, theta, weighted=False)  # the search for a mode begins there
 
     def loop_and_first_state() -> list[Any]:
         scores = information.fits(theta)
         cloud = default_cloud.start_shapes(key, model, theta, count, scores)
-        state = _init.eval_shape(key, algorithm, model, theta, cloud)
+        state = first_state.eval_shape(key, algorithm, model, theta, cloud)
         loop_program = _lowered(key, algorithm, model, state, capacity)
-        return [loop_program, _init.lower(key, algorithm, model, theta, cloud)]
+        return [loop_program, first_state.lower(key, algorithm, model, theta, cloud)]
 
     with _compiling(model, loop_and_first_state):
-        begin, cloud = _default_cloud(key, begin, model, theta, count)
+        begin, cloud = default_start_cloud(key, begin, model, theta, count)
         checks.check_start(model, theta, cloud, algorithm.gives_evidence)
-    return begin, _init(key, algorithm, model, theta, cloud)
+    return begin, first_state(key, algorithm, model, theta, cloud)
 
 
 @contextlib.contextmanager
@@ -268,131 +273,3 @@ def _compiling(model: Model, lower: Callable[[], list[Any]]) -> Iterator[None]:
 def _lowered(key, algorithm: Algorithm, model: Model, state: State, capacity: int) -> Any:
     length = np.zeros((), np.int32)
     return loop.run_chunk.lower(key, algorithm, model, state, length, capacity=capacity)
-
-
-def _num_steps(num_steps: int | None, algorithm: Algorithm) -> int:
-    if num_steps is None and algorithm.stops_by_itself:
-        return MAX_STEPS
-    return arguments.check_count("num_steps", num_steps)
-
-
-def start_for(algorithm: Algorithm, given: Start | None) -> Start | None:
-    """None: the default start, with its checks."""
-    return Example() if given is None and algorithm.finds_its_particles else given
-
-
-def default_start(model: Model) -> Laplace:
-    return Laplace(num_draws=8 * rounds.default_particles(model))
-
-
-def _default_cloud(
-    key, begin: Start, model: Model, theta: Tree, num_particles: int
-) -> tuple[Start, Cloud]:
-    """The default start, or a tempered one where it is not good enough."""
-    scores = information.fits(theta)
-    cloud = default_cloud.start_cloud(key, model, theta, num_particles, scores)
-    if not needs_tempering(cloud.k_hat, cloud.log_evidence_error):
-        return begin, cloud
-    tempered = Tempered()
-    return tempered, _draw(key, tempered, model, theta, num_particles)
-
-
-def needs_tempering(k_hat: Any, error: Any) -> bool:
-    """Too few draws of the default start carry the weight (its particles are resampled)."""
-    k_hat, error = to_host((k_hat, error))
-    return bool(np.median(k_hat) > USUAL_LIMIT or np.max(error) > 0.2)
-
-
-def start_as_tree(start: Any) -> Any:
-    """With arrays for numbers; a pair of functions, which are none, as a reference."""
-    if isinstance(start, (Importance, Tempered)):
-        start = dataclasses.replace(start, reference=as_reference(start.reference))
-    return canonical(start, jnp.asarray)
-
-
-def _prepare_start(
-    given_start: Start | None,
-    model: Model,
-    theta: Tree,
-    algorithm: Algorithm,
-    num_particles: int | None,
-) -> tuple[Start, int]:
-    """The start as a pytree, and the number of particles in each group."""
-    start: Any = default_start(model) if given_start is None else given_start
-    if not dataclasses.is_dataclass(start) or isinstance(start, type):
-        raise TypeError(
-            "start must be an object such as jalax.Given(particles) or jalax.FromSampler(fn), got "
-            f"{start!r}."
-        )
-    if hasattr(start, "check"):
-        start.check(model, theta)
-    start = start_as_tree(start)
-    brought = start.count(model) if hasattr(start, "count") else None
-    counts = {
-        "num_particles": num_particles,
-        "the particles of the start": brought,
-        **algorithm.fixed_particles,
-    }
-    given = {name: n for name, n in counts.items() if n is not None}
-    if len(set(given.values())) > 1:
-        found = ", ".join(f"{name} = {n}" for name, n in given.items())
-        raise ValueError(f"the number of particles is given more than once: {found}.")
-    count = next(iter(given.values()), algorithm.default_particles(model))
-    if not algorithm.finds_its_particles:  # else it knows how many, and they lie where they can
-        if not given and model.layout is not None:  # the next number that spreads evenly
-            count += -count % model.layout.size("particles")
-        layouts.check_particles(model.layout, count)
-    return start, arguments.check_count("num_particles", count, algorithm.min_particles)
-
-
-@jit(static_argnames="num_particles")
-def _draw(key, start: Start, model: Model, theta: Tree, num_particles: int) -> Cloud:
-    return start(key, model, theta, num_particles)
-
-
-def _first(key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Cloud) -> State:
-    key = jax.random.fold_in(key, 1)
-    return sharding.constrain_state(model, algorithm.init(key, model, theta, cloud))
-
-
-def _first_of_example(
-    key, algorithm: Algorithm, model: Model, theta: Tree, num_particles: int
-) -> State:
-    """The same without ever holding the copies outside."""
-    return _first(key, algorithm, model, theta, Example()(key, model, theta, num_particles))
-
-
-_init = Program(_first, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1)
-_init_example = Program(
-    _first_of_example, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1, static_argnames="num_particles"
-)
-
-
-def _continued(state: State | SavedState, algorithm: Algorithm, model: Model, theta: Tree) -> State:
-    """The state a fit goes on from, once its structure is that of this algorithm and model."""
-    if isinstance(state, SavedState):
-        shape = state.arrays["state.log_weights"].shape
-    elif isinstance(state, State):
-        shape = state.log_weights.shape
-    else:
-        hint = ": pass result.state" if isinstance(state, FitResult) else ""
-        raise TypeError(
-            f"state must be the state of a FitResult, got {type(state).__name__}{hint}."
-        )
-    particles = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((*shape, *x.shape), x.dtype), model.latent
-    )
-    log_weights: Any = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
-    cloud = Cloud(particles, log_weights, None)
-    like = _init.eval_shape(jax.random.key(0), algorithm, model, theta, cloud)
-    if isinstance(state, SavedState):
-        return unflatten_state(state.names, state.arrays, like, "state=")
-    shapes = [leaf.shape for leaf in jax.tree.leaves(like)]
-    if jax.tree.structure(state) != jax.tree.structure(like) or shapes != [
-        jnp.shape(leaf) for leaf in jax.tree.leaves(state)
-    ]:
-        raise ValueError(
-            f"state= does not fit {type(algorithm).__name__} on this model: it comes from another "
-            "algorithm, optimiser, model or number of groups."
-        )
-    return state

@@ -15,19 +15,19 @@ from jax.sharding import Mesh
 
 from jalax._evidence.uncertainty import Finished
 from jalax._fit import loop
+from jalax._fit.begin import (
+    default_start,
+    needs_tempering,
+    num_steps_of,
+    prepare_start,
+    start_as_tree,
+    start_for,
+)
 from jalax._fit.callbacks import Callback, Run, check_callbacks
 from jalax._fit.checkpoint import checkpoint
 from jalax._fit.choice import checked, choose
 from jalax._fit.conclusion import finish_alone, finished_as_json, finished_from_json, result_of
 from jalax._fit.driver import advice, capacity_of, drive, with_progress
-from jalax._fit.fit import (
-    _num_steps,
-    _prepare_start,
-    default_start,
-    needs_tempering,
-    start_as_tree,
-    start_for,
-)
 from jalax._fit.fit_axes import Inputs, axes_of_leaves, count_fits, lengthened, pick
 from jalax._fit.result import FitResult
 from jalax._model import checks
@@ -135,7 +135,7 @@ def fit_many(
         raise ValueError("checkpoint works with jalax.fit; jalax.fit_many has no checkpoints.")
     axes = _checked_axes(axes)
     choice, inputs = _inputs(model, theta, axes, algorithm, start, num_particles)
-    num_steps = _num_steps(num_steps, inputs.algorithm)
+    num_steps = num_steps_of(num_steps, inputs.algorithm)
     starts_itself = start_for(inputs.algorithm, start) is None
     leaf_axes = axes_of_leaves(inputs, axes)
     count = count_fits(inputs, leaf_axes, num_fits, key)
@@ -222,7 +222,7 @@ def _check_all(
     one = pick(inputs, axes, 0)
     theta = checks.prepare_theta(one.theta, one.model)
     checks.check_log_joint(one.model, theta)
-    _, num_particles = _prepare_start(one.start, one.model, theta, one.algorithm, num_particles)
+    _, num_particles = prepare_start(one.start, one.model, theta, one.algorithm, num_particles)
     # Thousands of fits are looked at one by one: on the host, where indexing is cheap.
     host = jax.tree.map(np.asarray, inputs)
     for i in range(count):

@@ -79,6 +79,7 @@ class FitResult(FitRecord):
         state: what `fit(..., state=...)` continues from.
         algorithm: its name.
         choice: why `fit` chose it, in words; "" where the user did.
+        maxima: of a fit with `restarts=`, a `jalax.results.Maxima`: all that were found; else None.
         num_steps: how many steps it took.
         seconds: wall-clock time, compilation included.
     """

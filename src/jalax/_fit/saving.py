@@ -13,7 +13,7 @@ import numpy as np
 
 from jalax._evidence import log_evidence, uncertainty
 from jalax._evidence.log_evidence import Evidence
-from jalax._evidence.record import FitRecord, SavedState
+from jalax._evidence.record import FitRecord, Maxima, SavedState
 from jalax._evidence.uncertainty import Uncertainty
 from jalax._fit.checkpoint import flatten_state
 from jalax._model.types import Status
@@ -55,6 +55,9 @@ def save(result: FitRecord, path: str | os.PathLike) -> None:
         meta["uncertainty"] = uncertainty.as_dict(known)
     if evidence is not None:
         meta["evidence"] = log_evidence.as_dict(evidence)
+    if result.maxima is not None:
+        plain = dataclasses.asdict(result.maxima)
+        meta["maxima"] = {k: np.asarray(v).tolist() for k, v in plain.items()}
     if result.origin is None or is_first(result.origin.model.layout):
         files.write(path, "result", meta, arrays)
 
@@ -87,6 +90,7 @@ def _fields(header: dict[str, Any], arrays: dict[str, np.ndarray], like: Any) ->
         saved_evidence=_evidence_of(header.get("evidence")),
         saved_uncertainty=_uncertainty_of(header.get("uncertainty"), named["theta"]),
         labels=_labels_of(header.get("labels"), named["theta"]),
+        maxima=_maxima_of(header.get("maxima"), named["theta"]),
     )
 
 
@@ -157,6 +161,18 @@ def _uncertainty_of(plain: Any, theta: Any) -> Uncertainty | None:
     if shapes != [(size, size), (size, size), (trees.size(theta), size)]:
         raise FileError(f"its errors of {size} numbers are matrices of shapes {shapes}.")
     return known
+
+
+def _maxima_of(plain: Any, theta: Any) -> Maxima | None:
+    if plain is None:
+        return None
+    _check_kinds(Maxima, plain)
+    lists = {name: np.asarray(v, float) for name, v in plain.items() if type(v) is list}
+    size, found = trees.size(theta), Maxima(**plain | lists)
+    number = found.log_evidence.size
+    if found.theta.shape != (number, size) or found.error.shape != found.num_starts.shape:
+        raise FileError(f"its maxima are {found.theta.shape} numbers of theta, not {number} times.")
+    return found
 
 
 def _labels_of(labels: Any, theta: Any) -> tuple[str, ...] | None:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from jalax._export.fit_summary import maxima_tables
 from jalax._export.tables import Summary, Table
 from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
@@ -88,7 +89,7 @@ class MixedResult(FitResult):
         ]
         factors = {block.factor: len(block.labels) for block in design.blocks}
         groups = ", ".join(f"{name}: {count}" for name, count in factors.items())
-        tables = [self._quality(), self._variances(), self._fixed()]
+        tables = [self._quality(), self._variances(), self._fixed(), *maxima_tables(self)]
         notes = [f"{self.mixed.num_rows} observations; levels of {groups}"]
         notes.append(f"status: {self.status} ({self.message}), {self.seconds:.1f} s")
         if self.saved_evidence is not None:
@@ -158,6 +159,7 @@ def mixed(
     algorithm: Algorithm | None = None,
     num_particles: int | None = None,
     num_steps: int | None = None,
+    restarts: int | None = None,
     callbacks: Sequence[Callback] = (),
     progress: Callback | None = None,
 ) -> MixedResult:
@@ -172,7 +174,7 @@ def mixed(
         family: "gaussian", "binomial", "bernoulli", "poisson" or "negativebinomial", with the
             identity, logit or log link.
         key: `jax.random.key(seed)`.
-        algorithm, num_particles, num_steps, callbacks, progress: as in `jalax.fit`.
+        algorithm, num_particles, num_steps, restarts, callbacks, progress: as in `jalax.fit`.
 
     Returns:
         A `MixedResult`, whose `summary()` reads like lme4's. `random_effects()` has the levels.
@@ -191,6 +193,7 @@ def mixed(
         algorithm=algorithm,
         num_particles=num_particles,
         num_steps=num_steps,
+        restarts=restarts,
         callbacks=callbacks,
         progress=progress,
     )

@@ -28,6 +28,7 @@ from jalax._reference.plan import Plan
 from jalax._runtime.compilation import LEVEL_2_OLD_EMITTERS, jit
 from jalax._runtime.processes import to_host, to_host_in_double
 
+INVERTED_UP_TO = 1024  # numbers of a border; an inverse of more takes longer than its solves
 FIRST_RIDGE, LAST_RIDGE = 1e-3, 1e6  # of the diagonal; grows eightfold
 
 
@@ -79,15 +80,16 @@ class Line:
 class Factor:
     """L of one Hessian, for arrays (..., d) in the order of the ravelled latent.
 
-    It solves by products with inverses alone: those of many groups at once, solved by LAPACK, can
-    wait for each other for ever in XLA's pool of two threads (docs/architecture.md). Nothing is
-    differentiated through it. Where `positive` is false its numbers mean nothing.
+    It solves by products with inverses: those of many groups at once, solved by LAPACK, can wait
+    for each other for ever in XLA's pool of two threads (docs/architecture.md). Only a border of
+    more than 1,024, of which there are hardly many groups, has solves. Nothing is differentiated
+    through it. Where `positive` is false its numbers mean nothing.
     """
 
     plan: Plan
     rest: Band | Line  # L_R
     beside: Float[Array, "n m"]  # W
-    corner: Float[Array, "m m"]  # L_S^{-1}
+    corner: Float[Array, "m m"]  # L_S^{-1}, or L_S where it is large
     pivots: Float[Array, " d"]  # the diagonal of L
     positive: Bool[Array, ""]  # H, with the ridge, is positive definite
     log_det: Float[Array, ""]  # of H; in float32 see `log_det_in_double`
@@ -119,12 +121,18 @@ class Factor:
     def _down(self, rest: Array, border: Array) -> tuple[Array, Array]:
         """L^{-1}."""
         rest = self.rest.solve(rest)
-        return rest, _product(self.corner, border - _product(self.beside.T, rest))
+        return rest, self._in_corner(border - _product(self.beside.T, rest))
 
     def _up(self, rest: Array, border: Array) -> tuple[Array, Array]:
         """L^{-T}."""
-        border = _product(self.corner.T, border)
+        border = self._in_corner(border, transposed=True)
         return self.rest.solve_transposed(rest - _product(self.beside, border)), border
+
+    def _in_corner(self, v: Float[Array, "m N"], transposed: bool = False) -> Float[Array, "m N"]:
+        """L_S^{-1} v, or L_S^{-T} v."""
+        if self.corner.shape[0] <= INVERTED_UP_TO:
+            return _product(self.corner.T if transposed else self.corner, v)
+        return solve_triangular(self.corner, v, lower=True, trans="T" if transposed else "N")
 
 
 @jit(LEVEL_2_OLD_EMITTERS)
@@ -153,7 +161,9 @@ def factorise(
     beside, corner, last = H.beside, H.corner, jnp.diagonal(H.corner)
     if plan.border.shape[0]:
         beside = rest.solve(beside)
-        last, corner = _inverse_root(corner - _product(beside.T, beside))
+        corner = _cholesky(corner - _product(beside.T, beside))
+        last = jnp.diagonal(corner)
+        corner = _inverse(corner) if corner.shape[0] <= INVERTED_UP_TO else corner
     pivots = jnp.concatenate([rest.pivots()[: plan.rest.shape[0]], last])[plan.place]
     positive = jnp.all(jnp.isfinite(pivots) & (pivots > 0))
     log_det = 2 * jnp.sum(jnp.log(pivots))
@@ -197,8 +207,9 @@ def _band(inside: Float[Array, "K b b"], below: Float[Array, "K b b"]) -> Band:
     def step(before, blocks):
         own, left = blocks
         lower = _product(left, before.T)
-        diagonal, inverse = _inverse_root(own - _product(lower, lower.T))
-        return inverse, (diagonal, lower, inverse)
+        root = _cholesky(own - _product(lower, lower.T))
+        inverse = _inverse(root)
+        return inverse, (jnp.diagonal(root), lower, inverse)
 
     none = jnp.zeros_like(inside[0])
     _, (diagonal, lower, inverse) = lax.scan(step, none, (inside, below))
@@ -222,11 +233,12 @@ def _one_by_one(
     return lax.scan(step, zero, (links, own), reverse=reverse)[1]
 
 
-def _inverse_root(H: Float[Array, "b b"]) -> tuple[Float[Array, " b"], Float[Array, "b b"]]:
-    """The diagonal of Cholesky's factor L, and L^{-1}."""
-    root = lax.linalg.cholesky(H, symmetrize_input=False)  # it reads the lower triangle
-    one = jnp.eye(H.shape[0], dtype=H.dtype)
-    return jnp.diagonal(root), solve_triangular(root, one, lower=True)
+def _cholesky(H: Float[Array, "b b"]) -> Float[Array, "b b"]:
+    return lax.linalg.cholesky(H, symmetrize_input=False)  # it reads the lower triangle
+
+
+def _inverse(L: Float[Array, "b b"]) -> Float[Array, "b b"]:
+    return solve_triangular(L, jnp.eye(L.shape[0], dtype=L.dtype), lower=True)
 
 
 def _product(a: Float[Array, "i j"], b: Float[Array, "j k"]) -> Float[Array, "i k"]:
