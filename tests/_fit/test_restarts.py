@@ -91,6 +91,12 @@ def test_where_the_first_is_the_highest_it_is_the_fit_without_restarts():
     assert several.maxima.log_evidence[0] == several.log_evidence
 
 
+def test_a_fit_that_was_asked_to_stop_is_handed_back():
+    result = fit(restarts=3, callbacks=[jalax.stop_when(lambda run: True)], chunk_size=1)
+    assert result.status == "stopped"
+    assert result.maxima is None
+
+
 def test_starts_without_a_density_are_drawn_again():
     """log_joint is NaN above 0.5: half of the draws around 0."""
 
@@ -137,11 +143,15 @@ def test_a_file_keeps_them(tmp_path):
         ({"restarts": 0}, "restarts must be a whole number of at least 1, got 0"),
         ({"restarts": 2, "state": "x"}, "restarts= has several starts, and state= is for one"),
         (
+            {"restarts": 2, "algorithm": jalax.PGD(step_size=0.1), "num_steps": 10},
+            "restarts= compares log p where fits have stopped by themselves, which PGD does not",
+        ),
+        (
             {"restarts": 2, "callbacks": [jalax.checkpoint("fit.npz")]},
             "restarts= has several starts, and jalax.checkpoint is for one",
         ),
     ],
 )
-def test_what_has_one_start_is_refused(options, words):
+def test_what_has_one_start_or_no_end_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         fit(**options)

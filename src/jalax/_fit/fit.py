@@ -117,7 +117,8 @@ def fit(
     assert key is not None
     callbacks = check_callbacks(callbacks, progress)
     if restarts is not None:
-        number = check(restarts, {"state=": state, "mesh=": mesh}, callbacks)
+        algorithm = None if algorithm is None else checked(algorithm)
+        number = check(restarts, algorithm, {"state=": state, "mesh=": mesh}, callbacks)
         how: dict[str, Any] = {"algorithm": algorithm, "start": start, "num_steps": num_steps}
         how |= {"num_particles": num_particles, "chunk_size": chunk_size}
         here: dict[str, Any] = {"group_batch": group_batch, "particle_batch": particle_batch}

@@ -24,6 +24,7 @@ from jalax._fit.checkpoint import checkpoint
 from jalax._fit.fit_many import fit_many
 from jalax._fit.result import FitResult
 from jalax._model import checks
+from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Status
 from jalax._particles import trees
@@ -40,6 +41,7 @@ SAME = 0.3  # standard errors between two ends that are one maximum
 HIGHER = 4.5  # errors of the difference
 # Of a start: so many steps, or so many times as many as the first fit took. It leads nowhere after.
 PATIENCE, TIMES = 60, 2
+ASKED_TO_STOP = (Status.STOPPED, Status.TIME_LIMIT, Status.INTERRUPTED)
 
 
 def restarted(
@@ -56,6 +58,8 @@ def restarted(
     one of them ends higher, `once` begins there again.
     """
     best = first = once(theta)
+    if first.status in ASKED_TO_STOP:
+        return first
     starts = dispersed(fold_in(key, 1), model, theta, number)
     options = options | {"num_steps": max(PATIENCE, TIMES * first.num_steps)}
     ends = [first, *explored(once, model, starts, fold_in(key, 2), options)]
@@ -67,9 +71,19 @@ def restarted(
     return dataclasses.replace(best, maxima=maxima_of(ends))
 
 
-def check(number: Any, refused: dict[str, Any], callbacks: Sequence[Callback]) -> int:
-    """`restarts=` is a number, and stands beside nothing that has one start only."""
+def check(
+    number: Any,
+    algorithm: Algorithm | None,
+    refused: dict[str, Any],
+    callbacks: Sequence[Callback],
+) -> int:
+    """`restarts=` is a number, and stands beside nothing that has one start or no log p."""
     number = arguments.check_count("restarts", number)
+    if algorithm is not None and not (algorithm.gives_evidence and algorithm.stops_by_itself):
+        raise ValueError(
+            "restarts= compares log p where fits have stopped by themselves, which "
+            f"{type(algorithm).__name__} does not: use jalax.Scoring() or jalax.JALAEM()."
+        )
     given = [name for name, value in refused.items() if value is not None]
     given += ["jalax.checkpoint"] * any(isinstance(callback, checkpoint) for callback in callbacks)
     if given:
