@@ -78,7 +78,7 @@ def fit(
             finds its points itself: with a start given, the default algorithm is JALA-EM.
         num_particles: N (in each group); `Given` brings its own. By default 500 for an automatic
             JALA-EM (fewer in each of many groups, but at least the root of their number), 256 to
-            1024 for Scoring, a power of two, else 100.
+            2048 for Scoring, a power of two, else 100.
         num_steps: how many steps to take at most; with `state=`, how many more. Optional for an
             automatic JALA-EM and for Scoring, which stop by themselves.
         group_batch: how many groups of a grouped model to work on at a time, to save memory; see
