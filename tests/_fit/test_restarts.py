@@ -10,7 +10,9 @@ from scipy import optimize
 
 import jalax
 from jalax._evidence.record import Maxima
+from jalax._fit import saving
 from jalax._fit.restarts import dispersed
+from jalax._runtime.files import FileError
 
 KEY = jax.random.key(0)
 QUIET = jalax.callbacks.Callback()
@@ -75,12 +77,10 @@ def test_one_start_finds_the_nearer_and_several_the_higher():
 
 
 def test_the_result_is_that_of_a_fit_from_there():
-    """Not of an explorer: with everything that one fit checks, to the same bits."""
+    """Not of an explorer, which is one of many fits and has no key of the user's."""
     result = fit(restarts=11)
-    again = fit(float(result.maxima.theta[0, 0]))
-    assert_at(again, HIGH)
-    assert result.algorithm == again.algorithm == "Scoring"
-    assert result.choice == again.choice
+    assert result.origin.fit_key is KEY
+    assert float(result.origin.theta_0) > 4
 
 
 def test_where_the_first_is_the_highest_it_is_the_fit_without_restarts():
@@ -135,6 +135,15 @@ def test_a_file_keeps_them(tmp_path):
     assert isinstance(loaded.maxima, Maxima)
     np.testing.assert_array_equal(loaded.maxima.theta, result.maxima.theta)
     assert loaded.summary() == result.summary()
+
+
+@pytest.mark.parametrize("name", ["theta", "error", "num_starts"])
+def test_a_file_whose_maxima_do_not_fit_together(name):
+    plain = {"theta": [[1.0], [2.0]], "log_evidence": [0.0, -1.0], "error": [0.1, 0.1]}
+    plain |= {"num_starts": [1.0, 1.0], "num_lost": 0}
+    assert len(saving._maxima_of(plain, 0.0).theta) == 2
+    with pytest.raises(FileError, match="its maxima are arrays of shapes"):
+        saving._maxima_of(plain | {name: [0.0]}, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import jalax
 import structures
 from jalax._model.structure import Pattern
+from jalax._reference import factor as factor_module
 from jalax._reference.compressed import compressed_hessian
 from jalax._reference.factor import (
     factorise,
@@ -86,6 +87,14 @@ def test_one_vector_several_and_inside_of_a_program(name, x64):
         np.testing.assert_allclose(getattr(factor, method)(v[1, 2]), whole[1, 2], atol=1e-13)
         inside = jax.jit(lambda f, v, m=method: getattr(f, m)(v))(factor, v)
         np.testing.assert_allclose(inside, whole, atol=1e-13)
+
+
+def test_a_large_border_is_solved(x64, monkeypatch):
+    """Of a size that no other test has: what is compiled stays."""
+    monkeypatch.setattr(factor_module, "INVERTED_UP_TO", 20)
+    factor, H = factor_of(Pattern.dense(33))
+    np.testing.assert_allclose(factor.corner, np.linalg.cholesky(H), atol=1e-12)
+    assert_is_factor_of(factor, H, 1e-12)
 
 
 @pytest.mark.parametrize("name", ["dense", "global", "two factors", "grid"])

@@ -29,7 +29,7 @@ from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm
 from jalax._fit.choice import again, checked, choose, judged
 from jalax._fit.conclusion import result_of
 from jalax._fit.driver import capacity_of, drive, with_progress
-from jalax._fit.restarts import check, restarted
+from jalax._fit.restarts import check_restarts, restarted
 from jalax._fit.result import FitResult, SavedState
 from jalax._model import checks, information, sharding
 from jalax._model.algorithm import Algorithm
@@ -118,7 +118,7 @@ def fit(
     callbacks = check_callbacks(callbacks, progress)
     if restarts is not None:
         algorithm = None if algorithm is None else checked(algorithm)
-        number = check(restarts, algorithm, {"state=": state, "mesh=": mesh}, callbacks)
+        number = check_restarts(restarts, algorithm, {"state=": state, "mesh=": mesh}, callbacks)
         how: dict[str, Any] = {"algorithm": algorithm, "start": start, "num_steps": num_steps}
         how |= {"num_particles": num_particles, "chunk_size": chunk_size}
         here: dict[str, Any] = {"group_batch": group_batch, "particle_batch": particle_batch}

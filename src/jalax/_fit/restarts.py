@@ -71,7 +71,7 @@ def restarted(
     return dataclasses.replace(best, maxima=maxima_of(ends))
 
 
-def check(
+def check_restarts(
     number: Any,
     algorithm: Algorithm | None,
     refused: dict[str, Any],

@@ -168,10 +168,11 @@ def _maxima_of(plain: Any, theta: Any) -> Maxima | None:
         return None
     _check_kinds(Maxima, plain)
     lists = {name: np.asarray(v, float) for name, v in plain.items() if type(v) is list}
-    size, found = trees.size(theta), Maxima(**plain | lists)
+    found = Maxima(**plain | lists)
     number = found.log_evidence.size
-    if found.theta.shape != (number, size) or found.error.shape != found.num_starts.shape:
-        raise FileError(f"its maxima are {found.theta.shape} numbers of theta, not {number} times.")
+    shapes = [part.shape for part in (found.theta, found.error, found.num_starts)]
+    if shapes != [(number, trees.size(theta)), (number,), (number,)]:
+        raise FileError(f"its maxima are arrays of shapes {shapes}, not of {number} maxima.")
     return found
 
 
