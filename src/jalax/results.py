@@ -5,10 +5,14 @@ from jalax._evidence.record import Maxima as Maxima
 from jalax._evidence.uncertainty import Uncertainty as Uncertainty
 from jalax._fit.compare import Comparison as Comparison
 from jalax._fit.fit_many import FitResults as FitResults
+from jalax._fit.profile import ProfileLikelihood as ProfileLikelihood
 from jalax._fit.result import EvidenceCheck as EvidenceCheck
 from jalax._fit.result import FitResult as FitResult
+from jalax._fit.simulation import Bootstrap as Bootstrap
 from jalax._fit.transport import Transport as Transport
 from jalax._fit.tune import Tuning as Tuning
+from jalax._frontends.anova import Anova as Anova
+from jalax._frontends.anova import AnovaRow as AnovaRow
 from jalax._frontends.mixed import MixedResult as MixedResult
 from jalax._model.groups import Groups as Groups
 from jalax._model.types import Status as Status

@@ -60,7 +60,7 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
         matrix[lost], matrix[:, lost] = np.nan, np.nan
     whole = np.eye(idle.size)
     uncertainty = Uncertainty(
-        names_of(theta),
+        names_of(model, theta),
         _with_gaps(covariance, rest, idle.size),
         _with_gaps(simulation, rest, idle.size),
         float(seen.num_measured) - 1,

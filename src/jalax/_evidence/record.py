@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +12,20 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.log_evidence import Evidence
-from jalax._evidence.uncertainty import Uncertainty, names_of
+from jalax._evidence.uncertainty import Uncertainty
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
-from jalax._particles import weight_math
+from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Program
+
+
+class Refit(NamedTuple):
+    """What fits again, handed up from where fits are made: results know no fit by themselves."""
+
+    one: Callable[..., Any] | None  # jalax.fit; None: of a fit of many
+    many: Callable[..., Any]  # jalax.fit_many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +39,7 @@ class Origin:
     theta_0: Tree
     theta_path: Tree  # theta_1, ..., theta_K as the optimiser sees them; None: not all were kept
     fit_key: jax.Array | None = None  # the user's own; None: one of many fits
+    refit: Refit | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +97,20 @@ class FitRecord:
     @property
     def names(self) -> tuple[str, ...]:
         """One name for each number of theta."""
-        return names_of(self.theta) if self.labels is None else self.labels
+        return trees.names_of(self.theta) if self.labels is None else self.labels
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers of theta were estimated."""
+        return trees.size(self.free)
+
+    @property
+    def is_held(self) -> np.ndarray:
+        """For each number of theta whether `fixed=` held it, as far as is known."""
+        known = self.known_uncertainty
+        if known is None:
+            return np.zeros(len(self.names), bool)
+        return np.logical_not(known.jacobian.any(axis=1))
 
     @property
     def weights(self) -> jax.Array:
@@ -154,6 +176,7 @@ class FitRecord:
 
             ends = mapped(middle - q * errors), mapped(middle + q * errors)
             low, high = np.minimum(*ends), np.maximum(*ends)
+            low[self.is_held] = high[self.is_held] = np.nan
         return jax.tree.map(
             lambda a, b: jnp.asarray(np.stack([a, b], axis=-1)),
             self.like_theta(low),

@@ -65,6 +65,7 @@ class Uncertainty:
         filled = np.where(np.isfinite(covariance), covariance, 0.0)
         variance = np.einsum("ip,pq,iq->i", self.jacobian, filled, self.jacobian)
         lost = (self.jacobian[:, ~known] != 0).any(axis=1)
+        lost = lost | ~self.jacobian.any(axis=1)  # held by fixed=, and not estimated
         return np.where(lost, np.nan, np.sqrt(np.maximum(variance, 0.0)))
 
     def describe_flat(self, directions: np.ndarray | None = None) -> str:
@@ -83,14 +84,12 @@ class Uncertainty:
         return ", ".join(dict.fromkeys(lines))
 
 
-def names_of(theta: Tree) -> tuple[str, ...]:
-    """One name for each number of theta: beta[2]."""
-    names = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(theta):
-        name = trees.path_name(path, "theta")
-        shape = np.shape(leaf)
-        names += [name + (f"[{', '.join(map(str, i))}]" if i else "") for i in np.ndindex(shape)]
-    return tuple(names)
+def names_of(model: Model, theta: Tree) -> tuple[str, ...]:
+    """One name for each number of the fit's theta."""
+    hold, held = model.outside.hold, model.held
+    if hold is None or held is None:
+        return trees.names_of(theta)
+    return tuple(hold.names[i] for i in np.asarray(held.free))
 
 
 class Solved(NamedTuple):
@@ -135,7 +134,7 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
 
     jacobian = jacobian_of(model, theta)
     uncertainty = Uncertainty(
-        names_of(theta), covariance, simulation, freedom, metric.basis.T[~known], jacobian
+        names_of(model, theta), covariance, simulation, freedom, metric.basis.T[~known], jacobian
     )
     noise_length = float(np.sqrt(max(bias, 0.0)))
     gain = (float(score @ step) - bias) / 2
@@ -158,7 +157,7 @@ def inverse_information(
 
 def jacobian_of(model: Model, theta: Tree) -> np.ndarray:
     """Of theta on the user's scale with respect to its numbers on that of the optimiser."""
-    if model.constrain is None:
+    if not model.maps_theta:
         return np.eye(trees.size(theta))
     return np.asarray(_jacobian(model, theta), float)
 

@@ -12,7 +12,7 @@ import numpy as np
 from jalax._evidence import default_cloud, rounds
 from jalax._fit.checkpoint import unflatten_state
 from jalax._fit.result import FitResult, SavedState
-from jalax._model import information, sharding
+from jalax._model import checks, held, information, sharding
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Cloud, Start, State
@@ -28,6 +28,17 @@ from jalax._starts.importance import Importance, Laplace
 from jalax._starts.tempered import Tempered
 
 MAX_STEPS = 1000  # of an automatic fit, unless it is told otherwise
+
+
+def as_asked(model: Model, theta: Tree, fixed: Any, log_prior: Any) -> tuple[Model, Tree]:
+    """The model and its start value, with a prior on theta and with numbers of it held."""
+    if fixed is None and log_prior is None:
+        return model, theta
+    model = checks.prepare_model(model)
+    theta = model.theta if theta is None else theta
+    if log_prior is not None:
+        model = held.with_prior(model, log_prior, theta)
+    return (model, theta) if fixed is None else held.hold(model, theta, fixed)
 
 
 def num_steps_of(num_steps: int | None, algorithm: Algorithm) -> int:

@@ -86,8 +86,17 @@ class Comparison(ComparisonRecord):
 
 
 def observations(data: Tree) -> Tree:
-    """What two models must share to be compared: data["y"] where there is one, else all data."""
-    return data["y"] if isinstance(data, Mapping) and "y" in data else data
+    """What two models must share to be compared: data["y"] where there is one, else all data.
+
+    Sorted, and without padding where the data have a mask: how rows are laid out in groups is a
+    matter of the model.
+    """
+    if not isinstance(data, Mapping) or "y" not in data:
+        return data
+    y, mask = np.asarray(data["y"]), data.get("mask")
+    if mask is None or np.shape(mask) != y.shape:
+        return data["y"]
+    return np.sort(y[np.asarray(mask, bool)])
 
 
 def compare(

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax._evidence import log_evidence, measured, uncertainty
+from jalax._evidence import log_evidence, measured, prior, uncertainty
 from jalax._evidence.log_evidence import Evidence
-from jalax._evidence.record import Origin
+from jalax._evidence.record import Origin, Refit
 from jalax._fit.callbacks import Run
 from jalax._fit.driver import capacity_of, is_done
 from jalax._fit.result import FitResult
@@ -31,6 +31,7 @@ def result_of(
     message: str,
     done: uncertainty.Finished | None = None,
     choice: str = "",
+    refit: Refit | None = None,
 ) -> FitResult:
     """The result, with the scoring steps at the end unless they are `done`.
 
@@ -60,8 +61,11 @@ def result_of(
         message = f"{message}; {collapsed}"
     value, relative, reason = _path_evidence(run, status, history, collapsed)
     errors = history.get("log_evidence_error")  # none of a minibatch
-    if finished is not None and value is not None and not relative and errors is not None:
-        reason = path_is_off(value, float(errors[-1]), finished.evidence)
+    evidence = None if finished is None else prior.taken_off(finished.evidence, model, theta)
+    if value is not None:
+        value -= prior.at(model, state.theta)
+    if evidence is not None and value is not None and not relative and errors is not None:
+        reason = path_is_off(value, float(errors[-1]), evidence)
         value = None if reason else value
     # A state on the host (one of many fits) gives arrays to look at like any other.
     theta, particles, log_weights = jax.tree.map(jnp.asarray, (theta, particles, log_weights))
@@ -89,8 +93,9 @@ def result_of(
             run.theta_0,
             run.history.get("theta") if run.record == 1 else None,
             run.fit_key,
+            refit,
         ),
-        saved_evidence=None if finished is None else finished.evidence,
+        saved_evidence=evidence,
         saved_uncertainty=None if finished is None else finished.uncertainty,
         labels=model.outside.labels,
     )
@@ -307,7 +312,7 @@ def _outside_the_support(count: int) -> str:
 
 def _constrain_rows(model: Model, rows: Tree) -> Tree:
     """On the user's scale; one program for histories of about the same length."""
-    if model.constrain is None:
+    if not model.maps_theta:
         return rows
     count = len(jax.tree.leaves(rows)[0])
     more = capacity_of(count) - count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,8 +13,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jalax._evidence import default_cloud
+from jalax._evidence.record import Refit
 from jalax._fit import loop
 from jalax._fit.begin import (
+    as_asked,
     continued,
     default_start_cloud,
     draw_start,
@@ -29,6 +31,7 @@ from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm
 from jalax._fit.choice import again, checked, choose, judged
 from jalax._fit.conclusion import result_of
 from jalax._fit.driver import capacity_of, drive, with_progress
+from jalax._fit.fit_many import fit_many
 from jalax._fit.restarts import check_restarts, restarted
 from jalax._fit.result import FitResult, SavedState
 from jalax._model import checks, information, sharding
@@ -58,6 +61,8 @@ def fit(
     mesh: Mesh | Layout | None = None,
     state: State | SavedState | None = None,
     restarts: int | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    log_prior: Callable[[Tree], Any] | None = None,
     chunk_size: int = 100,
     record: int = 1,
     callbacks: Sequence[Callback] = (),
@@ -91,6 +96,11 @@ def fit(
         state: continue from `FitResult.state`, with the same key to continue the same run.
         restarts: so many fits more, from starts around theta, to see whether the likelihood has
             other maxima: the result is the highest, and `FitResult.maxima` has them all.
+        fixed: numbers of theta that are held, not estimated, by name and on the scale of the start
+            value: `fixed={"log_sd": 0.0}`, `fixed={"beta[1]": 0.0}`. They have no standard errors.
+        log_prior: `log_prior(theta)`, the log of a prior density of theta as log_joint sees it:
+            the fit then finds the maximum a posteriori (no Jacobian is added where theta is
+            constrained), and `FitResult.full_log_evidence` integrates theta out.
         chunk_size: steps between two looks of the callbacks; it does not change the result.
         record: keep every so many steps in `FitResult.history` (and the last one), for long runs or
             large theta. Other than 1, there is no `replay`.
@@ -116,6 +126,7 @@ def fit(
     arguments.check_key(key)
     assert key is not None
     callbacks = check_callbacks(callbacks, progress)
+    model, theta = as_asked(model, theta, fixed, log_prior)
     if restarts is not None:
         algorithm = None if algorithm is None else checked(algorithm)
         number = check_restarts(restarts, algorithm, {"state=": state, "mesh=": mesh}, callbacks)
@@ -160,7 +171,8 @@ def fit(
             run, status, message = _run(request, choice.algorithm, verdict.theta, resumes=False)
             verdict = judged(run, status, choice, limited=num_steps is not None)
         with termination_as_interrupt():
-            return result_of(run, status, message, verdict.done, choice.reason)
+            refit = Refit(fit, fit_many)
+            return result_of(run, status, message, verdict.done, choice.reason, refit)
 
 
 class _Request(NamedTuple):

@@ -27,7 +27,7 @@ class Inputs(NamedTuple):
 def axes_of_leaves(inputs: Inputs, axes: dict[str, Any]) -> list[int | None]:
     """For each leaf of `inputs`: 0 if it leads with the fit axis, else None."""
     options = [f.name for f in dataclasses.fields(inputs.algorithm) if not f.metadata.get("static")]
-    known = ["theta", "data", "start", *options]
+    known = ["theta", "data", "start", "held", *options]
     unknown = sorted(set(axes) - set(known))
     if unknown:
         raise ValueError(f"axes names {unknown}; it knows {known}.")
@@ -53,7 +53,9 @@ def axes_of_leaves(inputs: Inputs, axes: dict[str, Any]) -> list[int | None]:
     model = jax.tree.map(lambda _: False, inputs.model)
     mapped = Inputs(
         algorithm=algorithm,
-        model=model.replace(data=named("data", inputs.model.data)),
+        model=model.replace(
+            data=named("data", inputs.model.data), held=named("held", inputs.model.held)
+        ),
         theta=named("theta", inputs.theta),
         start=named("start", inputs.start),
     )

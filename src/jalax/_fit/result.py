@@ -13,11 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jalax._evidence import prior as priors
 from jalax._evidence.log_evidence import Evidence, log_evidence_at
-from jalax._evidence.record import FitRecord, SavedState
+from jalax._evidence.record import SavedState
 from jalax._evidence.replay import replay
 from jalax._evidence.uncertainty import Uncertainty, uncertainty_at
 from jalax._fit import saving
+from jalax._fit.after_fit import AfterFit
 from jalax._model import checks
 from jalax._model.evaluation import derived_at
 from jalax._model.types import Status
@@ -58,7 +60,7 @@ class EvidenceCheck:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class FitResult(FitRecord):
+class FitResult(AfterFit):
     """The outcome of `jalax.fit`.
 
     Attributes:
@@ -114,8 +116,8 @@ class FitResult(FitRecord):
         if not self.origin.algorithm.gives_evidence:
             return None
         with use_mesh(self.origin.model.layout):
-            key = jax.random.fold_in(self.origin.key, 1)
-            return log_evidence_at(key, self.origin.model, self.free)
+            key, model = jax.random.fold_in(self.origin.key, 1), self.origin.model
+            return priors.taken_off(log_evidence_at(key, model, self.free), model, self.free)
 
     @property
     def log_evidence(self) -> float | None:
@@ -156,26 +158,6 @@ class FitResult(FitRecord):
         with use_mesh(self.origin.model.layout):
             key = jax.random.fold_in(self.origin.key, 2)
             return uncertainty_at(key, self.origin.model, self.free, 0.05)
-
-    def standard_errors(self) -> Tree:
-        """A tree like theta; NaN at a boundary or where theta is not identified.
-
-        From Louis' observed information at theta, by the delta method on the user's scale.
-        """
-        return self.like_theta(self.uncertainty.errors(self.uncertainty.covariance))
-
-    def simulation_errors(self) -> Tree:
-        """The Monte-Carlo error of theta, a tree like it: how another key would change it."""
-        return self.like_theta(self.uncertainty.errors(self.uncertainty.simulation))
-
-    def confidence_intervals(self, level: float = 0.95) -> Tree:
-        """(low, high) for every number of theta, a tree like it with a last axis of two.
-
-        Wald intervals on the optimiser's scale, mapped to the user's where each number is mapped
-        by itself (a positive one stays positive), else on the user's scale.
-        """
-        level = arguments.check_fraction("level", level)  # before anything is computed
-        return self.wald_intervals(self.uncertainty, level)
 
     def evidence_check(self, key, *, num_replicates: int = 8) -> EvidenceCheck:
         """A fresh estimate at the path's last theta against the path replayed, of JALA-EM."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from jalax._export.tables import Summary, Table
 from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
 from jalax._fit.result import FitResult
+from jalax._frontends.mixed_rows import to_rows
 from jalax._model.algorithm import Algorithm
 from jalax._runtime import arguments
 from jalax.models._mixed import MixedDesign, build
@@ -39,10 +40,6 @@ class MixedResult(FitResult):
     mixed: MixedDesign | None = None
 
     @property
-    def num_parameters(self) -> int:
-        return len(self.names)
-
-    @property
     def aic(self) -> float | None:
         """-2 log p_theta(y) + 2 x parameters; its Monte-Carlo error is twice the evidence's."""
         value = self.log_evidence
@@ -55,6 +52,11 @@ class MixedResult(FitResult):
         if value is None or self.mixed is None:
             return None
         return -2 * value + np.log(self.mixed.num_rows) * self.num_parameters
+
+    def simulate(self, key, num: int = 1) -> np.ndarray:
+        """(num, n): new responses of the data's rows, with new random effects."""
+        assert self.mixed is not None
+        return to_rows(self.mixed, super().simulate(key, num)["y"])
 
     def random_effects(self) -> dict[str, Any]:
         """Posterior means of the random effects, a DataFrame a factor; with " sd" their spread."""
@@ -160,6 +162,8 @@ def mixed(
     num_particles: int | None = None,
     num_steps: int | None = None,
     restarts: int | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    log_prior: Callable[[Any], Any] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: Callback | None = None,
 ) -> MixedResult:
@@ -175,6 +179,8 @@ def mixed(
             identity, logit or log link.
         key: `jax.random.key(seed)`.
         algorithm, num_particles, num_steps, restarts, callbacks, progress: as in `jalax.fit`.
+        fixed: as in `jalax.fit`, by the names of the summary: `fixed={"sd Intercept | g": 0.5}`.
+        log_prior: as in `jalax.fit`, of theta as in `MixedResult`.
 
     Returns:
         A `MixedResult`, whose `summary()` reads like lme4's. `random_effects()` has the levels.
@@ -194,6 +200,8 @@ def mixed(
         num_particles=num_particles,
         num_steps=num_steps,
         restarts=restarts,
+        fixed=fixed,
+        log_prior=log_prior,
         callbacks=callbacks,
         progress=progress,
     )

@@ -48,8 +48,8 @@ def _inside(site: dict, name: str) -> bool:
 
 def grouped(
     fn: Callable, static: dict, data: dict, sites: Sites, name: str
-) -> tuple[GroupedModel, Static, Static | None]:
-    """The grouped model, and its latent and deterministic sites for the user."""
+) -> tuple[GroupedModel, Static, Static | None, tuple]:
+    """The grouped model, its latent and deterministic sites for the user, and what a group is."""
     size = _size(sites, name)
     axes = tuple(_axis(leaf, size) for leaf in jax.tree.leaves(data))
     if all(axis is None for axis in axes):
@@ -66,6 +66,7 @@ def grouped(
         GroupedModel(wrapped(_log_joint, *parts), latent, groups),
         wrapped(_squeezed_latents, *parts, latent_axes),
         wrapped(_squeezed_derived, *parts, kept) if kept else None,
+        (*parts, latent_axes),
     )
 
 

@@ -60,14 +60,17 @@ def from_numpyro(
     """
     require_numpyro()
     # These import NumPyro, which may not be there.
-    from jalax._frontends import numpyro_groups, numpyro_sites
+    from jalax._frontends import numpyro_groups, numpyro_simulate, numpyro_sites
 
     static, data = split(fn, args, {} if kwargs is None else kwargs)
     sites = numpyro_sites.find(fn, static, data)
+    observed = _observed(sites.trace, data)
     model: Model
     if groups is not None:
-        model, latent, derived = numpyro_groups.grouped(fn, static, data, sites, groups)
+        model, latent, derived, parts = numpyro_groups.grouped(fn, static, data, sites, groups)
+        simulate = wrapped(numpyro_simulate.simulate_group, *parts, observed)
     else:
+        simulate = wrapped(numpyro_simulate.simulate, fn, static, observed)
         density = wrapped(numpyro_sites.log_joint, fn, static)
         model = Model(density, sites.latent, data)
         latent = wrapped(numpyro_sites.latents, fn, static)
@@ -80,23 +83,22 @@ def from_numpyro(
         unconstrain=wrapped(_unconstrain, bijections, _shapes(sites.theta)),
         latent=latent,
         derived=derived,
-        observed=_observed(sites.trace, data),
+        observed=tuple(observed),
+        simulate=simulate if observed else None,
     )
     return model
 
 
-def _observed(trace: dict[str, dict], data: dict[str, Any]) -> tuple[str, ...]:
-    """The arguments that are, as they stand, the value of an observed site."""
-    values = [
-        np.asarray(site["value"])
-        for site in trace.values()
-        if site["type"] == "sample" and site["is_observed"]
-    ]
-    return tuple(
-        name
-        for name, leaf in data.items()
-        if is_array(leaf) and any(np.array_equal(leaf, value) for value in values)
-    )
+def _observed(trace: dict[str, dict], data: dict[str, Any]) -> dict[str, str]:
+    """The arguments that are, as they stand, the value of an observed site, and that site."""
+    found: dict[str, str] = {}
+    for name, leaf in data.items():
+        for site, seen in trace.items():
+            if not is_array(leaf) or seen["type"] != "sample" or not seen["is_observed"]:
+                continue
+            if np.array_equal(leaf, np.asarray(seen["value"])):
+                found.setdefault(name, site)
+    return found
 
 
 def _shapes(theta: Tree) -> Any:

@@ -78,7 +78,7 @@ def numbers_per_particle(model: Model, theta: Tree) -> int:
 
     one_group = 1 if model.grouped else 0
     parts = (
-        jax.tree.map(lambda leaf: shape(leaf, 0), theta),
+        jax.tree.map(lambda leaf: shape(leaf, 0), jax.eval_shape(model.filled, theta)),
         jax.tree.map(lambda leaf: shape(leaf, 0), model.latent),
         jax.tree.map(lambda leaf: shape(leaf, one_group), model.data),
     )

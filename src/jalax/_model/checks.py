@@ -17,7 +17,6 @@ from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime.arguments import level_of_user
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, Program, jit
-from jalax._runtime.function_keys import traced_once
 from jalax._runtime.processes import to_host
 
 NOT_FINITE = (
@@ -127,8 +126,7 @@ def check_log_joint(model: Model, theta: Tree, name: str = "log_joint") -> None:
     data = model.data
     if isinstance(model, GroupedModel):
         data = trees.shapes(data, 1)
-    density = traced_once(model.log_joint, model.constrain)
-    check_scalar(name, density, {"theta": theta, "x": model.latent, "data": data})
+    check_scalar(name, model.density(), {"theta": theta, "x": model.latent, "data": data})
 
 
 def check_scalar(name: str, function: Callable, arguments: dict[str, Tree]) -> None:

@@ -19,12 +19,12 @@ from jalax._model.model import Model
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import jit
-from jalax._runtime.function_keys import Static, traced_once
+from jalax._runtime.function_keys import Static
 
 
 def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
     """log p_theta(x, y) of every particle of every group."""
-    one = traced_once(model.log_joint, model.constrain)
+    one = model.density()
     particles = sharding.shard_particles(model, particles)
     size = batching.particles_at_once(model, theta, _num_particles(particles))
 
@@ -79,7 +79,7 @@ def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
 
 def _evaluate_in_batches(model: Model, theta: Tree, particles: Tree, each: int) -> tuple:
     """The pull-back passes forward again: what it needs is not kept for all groups."""
-    one = traced_once(model.log_joint, model.constrain)
+    one = model.density()
     slope = jax.vmap(jax.value_and_grad(one, argnums=1), in_axes=(None, 0, None))
     value, grad_x = over_groups(model, lambda x, data: slope(theta, x, data), particles, each=each)
 
@@ -94,7 +94,7 @@ def _evaluate_in_batches(model: Model, theta: Tree, particles: Tree, each: int) 
 
 def _evaluate_in_blocks(model: Model, theta: Tree, particles: Tree, size: int) -> tuple:
     """The same over blocks of the particles of a model without groups."""
-    one = traced_once(model.log_joint, model.constrain)
+    one = model.density()
     slope = jax.value_and_grad(one, argnums=1)
     x = jax.tree.map(lambda leaf: leaf[0], particles)
     several = batching.shards(model, "particles")
@@ -202,7 +202,7 @@ def log_joint_of_vectors(
 ) -> Callable[[Float[Array, " D"], Tree], Float[Array, ""]]:
     """log p_theta(x, y) as a function of one ravelled latent and one group's data."""
     _, unravel = ravel_latent(model)
-    density = traced_once(model.log_joint, model.constrain)
+    density = model.density()
     return lambda vector, data: density(theta, unravel(vector), data)
 
 

@@ -25,7 +25,6 @@ from jalax._model.model import Model
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Program
-from jalax._runtime.function_keys import traced_once
 
 LIMIT = 300  # parameters: the information is a dense matrix, and N scores of this size are held
 
@@ -177,7 +176,7 @@ def _scores(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N P"]
     flat, unravel = ravel_pytree(theta)
     if flat.size <= 4:
         return jax.jacfwd(lambda t: evaluation.log_joint(model, unravel(t), particles))(flat)
-    one = traced_once(model.log_joint, model.constrain)
+    one = model.density()
 
     def score(x, data):
         return jax.grad(lambda t: one(unravel(t), x, data))(flat)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,45 @@ from jalax._model.structure import Pattern, as_pattern
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import Workload
-from jalax._runtime.function_keys import Static
+from jalax._runtime.function_keys import Static, traced_once
 from jalax._runtime.layouts import Layout
 
 SMALL = 300_000  # numbers of the data times latents of a group, which a Hessian costs
+
+
+class Held(NamedTuple):
+    """Numbers of theta that are held, on the optimiser's scale: traced, so that neither other
+    values nor other numbers of them recompile."""
+
+    order: Any  # (P,): the places of the numbers that are free, then of those that are held
+    values: Any  # of the latter
+
+    @property
+    def free(self) -> Any:
+        return self.order[: self.order.shape[0] - self.values.shape[0]]
+
+
+class Hold(NamedTuple):
+    """The form of a theta some of whose numbers are held; the fit sees the others as a vector."""
+
+    treedef: Any
+    leaves: tuple  # the shapes of theta's
+    names: tuple[str, ...]  # of its numbers
+
+    def fill(self, free: Any, held: Held) -> Tree:
+        """The tree of theta from the numbers that are free and those that are held."""
+        numbers = jnp.concatenate([free, held.values.astype(free.dtype)])
+        flat = jnp.zeros_like(numbers).at[held.order].set(numbers, unique_indices=True)
+        leaves, begin = [], 0
+        for leaf in self.leaves:
+            part = flat[begin : begin + leaf.size]
+            leaves.append(part.reshape(leaf.shape).astype(leaf.dtype))
+            begin += leaf.size
+        return self.treedef.unflatten(leaves)
+
+    def pick(self, theta: Tree, held: Held) -> Any:
+        """The numbers of a theta that are free, as one vector."""
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(theta)])[held.free]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +67,13 @@ class Outside:
         labels: a name for each number of the user's theta.
         groups: a name for each group.
         observed: the entries of the data that were observed; the others are constants.
+        hold: the form of theta, where some of its numbers are held, those of the model's `held`.
+        log_prior: of theta on the user's scale, part of log_joint already.
+        simulate: `(key, theta, x, data)`, theta on the user's scale: data like the model's, new
+            where it was observed; x None: with new latents, too.
     """
+
+    FUNCTIONS: ClassVar = ("unconstrain", "latent", "derived", "log_prior", "simulate")
 
     unconstrain: Callable | None = None
     latent: Callable | None = None
@@ -40,9 +81,12 @@ class Outside:
     labels: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
     observed: tuple[str, ...] | None = None
+    hold: Hold | None = None
+    log_prior: Callable | None = None
+    simulate: Callable | None = None
 
     def __post_init__(self):
-        for name in ("unconstrain", "latent", "derived"):
+        for name in self.FUNCTIONS:
             function = getattr(self, name)
             if function is not None:
                 object.__setattr__(self, name, Static.of(function))
@@ -50,15 +94,9 @@ class Outside:
     def refreshed(self) -> Outside:
         """A copy whose functions are keyed by what they read now."""
 
-        def fresh(function: Any) -> Static | None:
-            return None if function is None else function.fresh()
-
-        return dataclasses.replace(
-            self,
-            unconstrain=fresh(self.unconstrain),
-            latent=fresh(self.latent),
-            derived=fresh(self.derived),
-        )
+        known = {name: getattr(self, name) for name in self.FUNCTIONS}
+        fresh = {name: function.fresh() for name, function in known.items() if function is not None}
+        return dataclasses.replace(self, **fresh)
 
 
 class Model(Workload):
@@ -81,6 +119,9 @@ class Model(Workload):
             matrix. Positions are those of `jax.flatten_util.ravel_pytree(latent)`; one of the two
             triangles is enough, and the diagonal may be left out. Other entries of the same sizes
             do not recompile.
+        simulate: an optional `simulate(key, theta, x, data)` that draws new observations given x,
+            and returns data like `data` with these in it; where x is None, it draws a new x
+            first. `FitResult.simulate` and `bootstrap` need it.
 
     >>> import jax.numpy as jnp, jalax
     >>> def log_joint(theta, x, data):
@@ -102,6 +143,7 @@ class Model(Workload):
     # need of it is the plan, whose indices are traced: others do not recompile.
     structure: Pattern | None = None
     plan: Any = None
+    held: Any = None  # a Held: the numbers of theta that are held
     grouped = False
 
     def __init__(
@@ -114,6 +156,7 @@ class Model(Workload):
         constrain: Callable[[Any], Any] | None = None,
         particle_batch: int | None = None,
         structure: Any = None,
+        simulate: Callable[[Any, Any, Any, Any], Any] | None = None,
     ):
         if not callable(log_joint):
             raise TypeError(
@@ -123,6 +166,13 @@ class Model(Workload):
             raise TypeError(
                 f"constrain must be a function of theta or None, got {type(constrain)}."
             )
+        if simulate is not None:
+            if not callable(simulate):
+                raise TypeError(
+                    "simulate must be a function simulate(key, theta, x, data), got "
+                    f"{type(simulate)}."
+                )
+            self.outside = Outside(simulate=simulate)
         self.log_joint = Static.of(log_joint)
         self.constrain = None if constrain is None else Static.of(constrain)
         self.latent, self.data, self.theta = latent, data, theta
@@ -150,13 +200,14 @@ class Model(Workload):
 
     def replace(self, **changes) -> Model:
         """A copy with another `latent`, `data`, `theta`, `layout`, `structure` or batch."""
-        names = ("latent", "data", "theta", "group_batch", "particle_batch", "layout", "plan")
+        batches = ("group_batch", "particle_batch")
+        names = ("latent", "data", "theta", *batches, "layout", "plan", "held")
         unknown = set(changes) - {*names, "structure"}
         if unknown:
             takes = ", ".join((*names, "structure"))
             raise TypeError(f"replace takes {takes}, not {sorted(unknown)}.")
         aux = self.log_joint, self.constrain, None, None, None, self.outside
-        copy = self.tree_unflatten(aux, (None, None, None, None))
+        copy = self.tree_unflatten(aux, (None,) * 5)
         for name in names:
             setattr(copy, name, changes.get(name, getattr(self, name)))
         copy._check_batches()
@@ -185,20 +236,40 @@ class Model(Workload):
         constrain = None if self.constrain is None else self.constrain.fresh()
         where = self.group_batch, self.particle_batch, self.layout
         aux = self.log_joint.fresh(), constrain, *where, self.outside.refreshed()
-        copy = self.tree_unflatten(aux, (self.latent, self.data, self.theta, self.plan))
+        children = self.latent, self.data, self.theta, self.plan, self.held
+        copy = self.tree_unflatten(aux, children)
         copy.structure = self.structure
         return copy
 
+    @property
+    def maps_theta(self) -> bool:
+        """Whether theta looks otherwise to the user than to the fit."""
+        return self.constrain is not None or self.outside.hold is not None
+
+    def filled(self, theta: Tree) -> Tree:
+        """theta on the optimiser's scale, with the numbers that are held."""
+        return theta if self.outside.hold is None else self.outside.hold.fill(theta, self.held)
+
     def constrained(self, theta: Tree) -> Tree:
         """theta on the user's scale."""
+        theta = self.filled(theta)
         return theta if self.constrain is None else self.constrain(theta)
 
     def unconstrained(self, theta: Tree) -> Tree:
         """A start value on the fit's scale."""
-        return theta if self.outside.unconstrain is None else self.outside.unconstrain(theta)
+        known = self.outside
+        theta = theta if known.unconstrain is None else known.unconstrain(theta)
+        return theta if known.hold is None else known.hold.pick(theta, self.held)
+
+    def density(self) -> Callable[[Tree, Tree, Tree], Any]:
+        """log_joint as a function of the fit's theta, of x and of the data (of one group)."""
+        one = traced_once(self.log_joint, self.constrain)
+        if self.outside.hold is None:
+            return one
+        return lambda theta, x, data: one(self.filled(theta), x, data)
 
     def tree_flatten_with_keys(self):
-        names = ("latent", "data", "theta", "plan")
+        names = ("latent", "data", "theta", "plan", "held")
         children = ((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names)
         where = self.group_batch, self.particle_batch, self.layout
         return tuple(children), (self.log_joint, self.constrain, *where, self.outside)
@@ -208,7 +279,7 @@ class Model(Workload):
         model = object.__new__(cls)  # children may be tracers or placeholders: no checks here
         model.log_joint, model.constrain, model.group_batch, model.particle_batch = aux[:4]
         model.layout, model.outside = aux[4:]
-        model.latent, model.data, model.theta, model.plan = children
+        model.latent, model.data, model.theta, model.plan, model.held = children
         return model
 
     def __repr__(self) -> str:
@@ -233,6 +304,7 @@ class GroupedModel(Model):
         group_batch: how many groups to work on at a time, to save memory; by default as many as
             half a gigabyte allows. The answer does not depend on it.
         structure: for a `Model` only.
+        simulate: as in `Model`, of ONE group.
     """
 
     grouped = True
@@ -247,14 +319,14 @@ class GroupedModel(Model):
         constrain=None,
         group_batch: int | None = None,
         structure: None = None,
+        simulate: Callable[[Any, Any, Any, Any], Any] | None = None,
     ):
         if isinstance(data, Groups):
             raise TypeError(
                 "data is all that jalax.group_by returned: pass its arrays, data=groups.data."
             )
-        super().__init__(
-            log_joint, latent, data, theta=theta, constrain=constrain, structure=structure
-        )
+        same: dict[str, Any] = {"theta": theta, "constrain": constrain, "structure": structure}
+        super().__init__(log_joint, latent, data, simulate=simulate, **same)
         self.group_batch = group_batch
         self._check_batches()
         lengths = {

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jalax._model.groups import by_group
 from jalax._model.model import GroupedModel, Model, Outside
@@ -25,9 +25,19 @@ from . import _checks
 from ._families import gammaln
 from ._formula import Block, Design, parse
 from ._gaussian import LOG_2PI
+from ._random_effects import (
+    correlations,
+    draw_effects,
+    log_prior,
+    numbers,
+    root_of_correlations,
+    root_of_numbers,
+)
+from ._responses import BINOMIAL, draw
 from ._softplus import softplus
 
 Theta = dict[str, Any]
+Blocks = tuple[tuple[str, int], ...]  # the names of blocks, and the levels of each in a group
 
 
 class MixedDesign(NamedTuple):
@@ -80,99 +90,66 @@ DISPERSION = ("shape", "sigma")  # a parameter of the family besides beta
 # --- the model -----------------------------------------------------------------------------------
 
 
-Root = list[list[Any]]  # the rows of a lower triangle
-
-
-def _root_of_numbers(z: Float[Array, " pairs"], size: int) -> Root:
-    """C with C C' a correlation matrix, from any real numbers."""
-    numbers = iter([z[i] for i in range(z.shape[0])])
-    rows = []
-    for i in range(size):
-        row, left = [], jnp.ones((), z.dtype)  # the row has length one
-        for _ in range(i):
-            part = jnp.tanh(next(numbers))
-            row.append(part * jnp.sqrt(left))
-            left = left * (1 - part**2)
-        rows.append([*row, jnp.sqrt(left)])
-    return rows
-
-
-def _root_of_correlations(cor: Float[Array, " pairs"], size: int) -> Root:
-    """Cholesky's C of the correlations, given row by row below the diagonal."""
-    given = iter([cor[i] for i in range(cor.shape[0])])
-    rows: Root = []
-    for i in range(size):
-        row: list[Any] = []
-        for j in range(i):
-            row.append((next(given) - sum(row[k] * rows[j][k] for k in range(j))) / rows[j][j])
-        rows.append([*row, jnp.sqrt(1 - sum((c**2 for c in row), jnp.zeros((), cor.dtype)))])
-    return rows
-
-
-def _correlations(root: Root, like: Float[Array, " pairs"]) -> Float[Array, " pairs"]:
-    """C C' below its diagonal."""
-    pairs = [
-        sum(root[i][k] * root[j][k] for k in range(j + 1))
-        for i in range(len(root))
-        for j in range(i)
-    ]
-    return jnp.stack(pairs) if pairs else like
-
-
-def _numbers(root: Root, like: Float[Array, " pairs"]) -> Float[Array, " pairs"]:
-    """The inverse of `_root_of_numbers`."""
-    numbers = []
-    for row in root:
-        left = jnp.ones((), like.dtype)
-        for c in row[:-1]:
-            numbers.append(jnp.arctanh(c / jnp.sqrt(left)))
-            left = left - c**2
-    return jnp.stack(numbers) if numbers else like
-
-
-def _log_prior(sd: Array, cor: Array, b: Float[Array, "L q"]) -> Array:
-    """log N(b; 0, Sigma) of all levels, by forward substitution."""
-    size = sd.shape[0]
-    root = _root_of_correlations(cor, size)
-    scaled = b / sd
-    white: list[Array] = []
-    for j in range(size):
-        rest = scaled[:, j] - sum(root[j][k] * white[k] for k in range(j))
-        white.append(rest / root[j][j])
-    square = sum(jnp.sum(w**2) for w in white)
-    log_det = jnp.sum(jnp.log(sd)) + sum(jnp.log(root[j][j]) for j in range(size))
-    return -0.5 * (square + b.size * LOG_2PI) - b.shape[0] * log_det
-
-
-def _log_joint(family: str, blocks: tuple[str, ...], theta: Theta, x: dict, data: dict) -> Array:
+def linear_predictor(blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
     eta = jnp.matmul(data["X"], theta["beta"], precision="highest") + data["offset"]
-    total = jnp.zeros((), eta.dtype)
-    for name in blocks:
+    for name, levels in blocks:
         b, z = x[name], data["Z"][name]
-        if b.shape[0] == 1:
+        if levels == 1:
             effect = jnp.matmul(z, b[0], precision="highest")
         else:
             effect = jnp.sum(z * b[data["level"][name]], axis=-1)
         eta = eta + effect
-        total = total + _log_prior(theta["sd"][name], theta["cor"][name], b)
-    eta = jnp.where(data["mask"], eta, 0.0)  # nothing can overflow in the padding
+    return jnp.where(data["mask"], eta, 0.0)  # nothing can overflow in the padding
+
+
+def _log_joint(family: str, blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
+    eta = linear_predictor(blocks, theta, x, data)
+    total = jnp.zeros((), eta.dtype)
+    for name, _ in blocks:
+        total = total + log_prior(theta["sd"][name], theta["cor"][name], x[name])
     return total + jnp.sum(jnp.where(data["mask"], FAMILIES[family](theta, eta, data), 0.0))
+
+
+def _simulate(
+    family: str, blocks: Blocks, key: Any, theta: Theta, x: dict | None, data: dict
+) -> dict:
+    """New responses; x None: with new random effects, too."""
+    key_x, key_y = jax.random.split(key)
+    if x is None:
+        sd, cor, keys = theta["sd"], theta["cor"], jax.random.split(key_x, len(blocks))
+        pairs = zip(blocks, keys, strict=True)
+        x = {name: draw_effects(k, sd[name], cor[name], levels) for (name, levels), k in pairs}
+    eta = linear_predictor(blocks, theta, x, data)
+    y = jnp.where(data["mask"], draw(key_y, family, theta, eta, data), data["y"])
+    return data | responses(family, y, data)
+
+
+def responses(family: str, y: Array, data: dict) -> dict[str, Array]:
+    """The parts of the data that are other with other responses."""
+    log_factorial = jax.scipy.special.gammaln
+    if family == "gaussian":
+        return {"y": y}
+    if family in BINOMIAL:
+        size = data["size"]
+        left = log_factorial(size + 1) - log_factorial(size - y + 1)
+        return {"y": y, "constant": left - log_factorial(y + 1)}
+    return {"y": y, "constant": -log_factorial(y + 1)}
 
 
 def _constrain(theta: Theta) -> Theta:
     """Standard deviations and correlations from what the optimiser sees."""
     out = dict(theta, sd=jax.tree.map(jnp.exp, theta["sd"]), cor={})
     for name, z in theta["cor"].items():
-        root = _root_of_numbers(z, theta["sd"][name].shape[0])
-        out["cor"][name] = _correlations(root, z)
+        root = root_of_numbers(z, theta["sd"][name].shape[0])
+        out["cor"][name] = correlations(root, z)
     return out | {name: jnp.exp(theta[name]) for name in DISPERSION if name in theta}
 
 
 def _unconstrain(theta: Theta) -> Theta:
     out = dict(theta, sd=jax.tree.map(jnp.log, theta["sd"]), cor={})
     for name, cor in theta["cor"].items():
-        root = _root_of_correlations(cor, theta["sd"][name].shape[0])
-        out["cor"][name] = _numbers(root, cor)
+        root = root_of_correlations(cor, theta["sd"][name].shape[0])
+        out["cor"][name] = numbers(root, cor)
     return out | {name: jnp.log(theta[name]) for name in DISPERSION if name in theta}
 
 
@@ -203,7 +180,7 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
         rows["Z"][block.name], rows["level"][block.name] = block.matrix, local
         latent[block.name] = jnp.zeros((known.shape[1], len(block.effects)))
         levels[block.name] = known if outer is not None else known[0]
-    names = tuple(block.name for block in design.blocks)
+    names = tuple((block.name, latent[block.name].shape[0]) for block in design.blocks)
     log_joint = functools.partial(_log_joint, family, names)
     theta = _first_theta(design, family)
     if outer is None:
@@ -220,6 +197,7 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
         labels=_labels(design, family),
         groups=None if outer is None else _group_labels(design, outer),
         observed=("y", "size"),
+        simulate=functools.partial(_simulate, family, names),
     )
     return model, MixedDesign(design, family, outer, levels)
 

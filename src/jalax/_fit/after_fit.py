@@ -1,0 +1,102 @@
+"""What one does with a fit: errors and intervals, profiles, simulated data, the bootstrap."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jalax._evidence import prior as priors
+from jalax._evidence.record import FitRecord
+from jalax._fit import profile as profiles
+from jalax._fit import simulation
+from jalax._fit.profile import Profile, ProfileLikelihood
+from jalax._fit.simulation import Bootstrap
+from jalax._particles.trees import Tree
+from jalax._runtime import arguments
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class AfterFit(FitRecord):
+    """The methods of a `FitResult` that ask more of the model at theta."""
+
+    if TYPE_CHECKING:  # FitResult has them
+
+        @property
+        def uncertainty(self) -> Any: ...
+
+        @property
+        def log_evidence(self) -> float | None: ...
+
+    @property
+    def full_log_evidence(self) -> float:
+        r"""The log-evidence with theta integrated out under the `log_prior` of the fit.
+
+        By Laplace's method at the maximum a posteriori: $\log p + \log \pi + \frac p2 \log 2\pi
+        + \frac12 \log\det V$, V the inverse curvature on the user's scale.
+        """
+        if self.origin is None or self.origin.model.outside.log_prior is None:
+            raise ValueError(
+                "theta is integrated out under a prior, and this fit has none: "
+                "jalax.fit(..., log_prior=function)."
+            )
+        value = self.log_evidence
+        if value is None:
+            raise ValueError(f"this fit has no evidence: {self.evidence_reason}")
+        at_theta = priors.at(self.origin.model, self.free)
+        return priors.integrated(value, at_theta, self.uncertainty)
+
+    def standard_errors(self) -> Tree:
+        """A tree like theta; NaN at a boundary or where theta is not identified.
+
+        From Louis' observed information at theta, by the delta method on the user's scale.
+        """
+        return self.like_theta(self.uncertainty.errors(self.uncertainty.covariance))
+
+    def simulation_errors(self) -> Tree:
+        """The Monte-Carlo error of theta, a tree like it: how another key would change it."""
+        return self.like_theta(self.uncertainty.errors(self.uncertainty.simulation))
+
+    def confidence_intervals(self, level: float = 0.95, method: Profile | None = None) -> Tree:
+        """(low, high) for every number of theta, a tree like it with a last axis of two.
+
+        By default Wald intervals on the optimiser's scale, mapped to the user's where each number
+        is mapped by itself (a positive one stays positive), else on the user's scale. With
+        `method=jalax.Profile()` by profile likelihood.
+        """
+        level = arguments.check_fraction("level", level)  # before anything is computed
+        if method is None:
+            return self.wald_intervals(self.uncertainty, level)
+        if not isinstance(method, Profile):
+            raise TypeError(f"method must be None or jalax.Profile(), got {method!r}.")
+        low, high = map(self.like_theta, method.intervals(self, level).T)
+        return jax.tree.map(lambda a, b: jnp.stack([a, b], axis=-1), low, high)
+
+    def profile(self, name: str, level: float = 0.95) -> ProfileLikelihood:
+        """The likelihood of one number of theta, with the others maximised for each value of it.
+
+        A dozen fits in one program, twice as far out where that does not reach an interval of
+        this level.
+
+        Args:
+            name: one of `names`, such as "beta[1]".
+            level: the points reach beyond an interval of this level.
+
+        Returns:
+            A `jalax.results.ProfileLikelihood`: `interval(level)`, `plot()`, and its points.
+        """
+        return profiles.profile(self, name, level)
+
+    def simulate(self, key, num: int = 1) -> Tree:
+        """New data sets from the model at theta, with new latents: a tree like the model's data,
+        every leaf leading with `num`."""
+        return simulation.simulate(self, key, num)
+
+    def bootstrap(self, key, num: int = 200) -> Bootstrap:
+        """The parametric bootstrap: `num` data sets simulated at theta, each fitted again.
+
+        All fits are one program (`jalax.fit_many`).
+        """
+        return simulation.bootstrap(self, key, num)
