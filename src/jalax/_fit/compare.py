@@ -118,7 +118,8 @@ def compare(
     Args:
         results: fits by name.
         theta_log_prior: a normalised log prior density on theta (on the optimiser's scale), one
-            function for all or one a name.
+            function for all or one a name. Fits that have one of their own, from
+            `jalax.fit(..., log_prior=function)`, are compared under it.
         observed: picks the observations out of a model's data; fits with different ones are
             refused. By default `data["y"]` where there is such an entry, else all of it.
         mesh: where evidences that are not known yet are estimated, as in `jalax.log_evidence`; by
@@ -135,6 +136,7 @@ def compare(
     if len(results) < 2:
         raise ValueError(f"compare needs two or more fits by name, got {list(results)}.")
     marks = _marks(results, observed)
+    own_priors = _own_priors(results, theta_log_prior)
     if theta_log_prior is not None:
         for name, result in results.items():
             log_prior = _prior(theta_log_prior, name)
@@ -144,8 +146,11 @@ def compare(
     if theta_log_prior is not None:
         for name, result in results.items():
             values[name] += _laplace_correction(name, result, _prior(theta_log_prior, name))
+    if own_priors:
+        values = {name: result.full_log_evidence for name, result in results.items()}
     sizes = {name: ravel_pytree(_origin(r, name).theta_0)[0].size for name, r in results.items()}
-    fair = theta_log_prior is not None or len(set(sizes.values())) == 1
+    full = theta_log_prior is not None or own_priors
+    fair = full or len(set(sizes.values())) == 1
     order = sorted(values, key=values.__getitem__, reverse=True)
     best = order[0]
     total = sum(np.exp(value - values[best]) for value in values.values())
@@ -167,7 +172,7 @@ def compare(
                 warnings=evidence.messages,
             )
         )
-    if theta_log_prior is not None:
+    if full:
         kind, note = "full", "theta integrated out under the declared prior, by Laplace's method."
     elif fair:
         kind = "plug-in"
@@ -180,6 +185,27 @@ def compare(
             "or theta_log_prior={name: function} where theta differs."
         )
     return Comparison(tuple(rows), kind, note)
+
+
+def _own_priors(results: Mapping[str, FitResult], theta_log_prior: Any) -> bool:
+    """Whether the fits have priors on theta, all of them or none."""
+    with_prior = {
+        name: _origin(result, name).model.outside.log_prior is not None
+        for name, result in results.items()
+    }
+    if any(with_prior.values()) and theta_log_prior is not None:
+        name = next(name for name, has in with_prior.items() if has)
+        raise ValueError(
+            f"the fit {name!r} has a log_prior of its own: leave theta_log_prior= out, and its own "
+            "is used."
+        )
+    if len(set(with_prior.values())) > 1:
+        a, b = (next(name for name, has in with_prior.items() if has is h) for h in (True, False))
+        raise ValueError(
+            f"the fit {a!r} has a log_prior, and {b!r} has none: fit both with one, "
+            "jalax.fit(..., log_prior=function), or neither."
+        )
+    return all(with_prior.values())
 
 
 def _origin(result: FitResult, name: str) -> Any:
