@@ -31,6 +31,7 @@ from jalax._fit.fit_many import fit_many as fit_many
 from jalax._fit.profile import Profile as Profile
 from jalax._fit.result import FitResult as FitResult
 from jalax._fit.result import load as load
+from jalax._fit.sandwich import Sandwich as Sandwich
 from jalax._fit.transport import transport as transport
 from jalax._fit.tune import lppd as lppd
 from jalax._fit.tune import tune as tune

@@ -794,7 +794,7 @@ BAD = {
         Row(
             "replace",
             lambda: MODEL.replace(log_joint=log_joint),
-            "replace takes latent, data, theta, group_batch, particle_batch, layout, plan, "
+            "replace takes latent, data, theta, group_batch, particle_batch, layout, plan, held, "
             "structure, not ['log_joint'].",
             TypeError,
         ),

@@ -22,7 +22,7 @@ from jalax._model.evaluation import ravel_latent
 from jalax._model.information import Moments
 from jalax._model.model import Model
 from jalax._particles import trees, weight_math
-from jalax._particles.pareto import NO_VARIANCE, USUAL_LIMIT, pareto_k
+from jalax._particles.pareto import NO_VARIANCE, USUAL_LIMIT, host_pareto_k
 from jalax._particles.trees import Tree
 from jalax._reference import group_points, points
 from jalax._reference.group_points import Sums
@@ -99,7 +99,7 @@ def total_of(seen: Measurement, added: np.ndarray | None, scores: bool = True) -
         added, rounded = np.zeros_like(seen.groups), 8 * eps * float(size.sum())
     else:
         rounded = float(np.linalg.norm(added) + eps / 2 * size.sum())
-    k_hat, ess = (float(part) for part in _quality(seen.log_weights, seen.pooled))
+    ess = float(_lowest_ess(seen.log_weights)) / seen.log_weights.shape[1]
     parts: Any = (seen.score, seen.noise, seen.complete, seen.missing, seen.missing[None])
     number, num_points = seen.num_measured, seen.log_weights.shape[1]
     return Total(
@@ -107,7 +107,7 @@ def total_of(seen: Measurement, added: np.ndarray | None, scores: bool = True) -
         seen.groups - added,
         seen.variance,
         _freedom(seen.variance, number, rounded),
-        k_hat,
+        _k_hat(seen.pooled),
         ess,
         number * num_points,
         number,
@@ -117,6 +117,15 @@ def total_of(seen: Measurement, added: np.ndarray | None, scores: bool = True) -
         seen.laplace,
         NO_VARIANCE if seen.num_temperatures == 1 else USUAL_LIMIT,  # moves make up for some tail
     )
+
+
+def _k_hat(pooled: np.ndarray) -> float:
+    """Of the weights, groups pooled.
+
+    Many weights near a largest one are no tail, though no Pareto distribution fits them either.
+    """
+    k_hat = host_pareto_k(pooled)
+    return k_hat if np.max(pooled) > np.log(LARGE) else min(k_hat, 0.0)
 
 
 def _freedom(variance: np.ndarray, number: int, rounded: float) -> float:
@@ -131,18 +140,11 @@ def _freedom(variance: np.ndarray, number: int, rounded: float) -> float:
 # --- the compiled parts -----------------------------------------------------------------------
 
 
-def _look_at_weights(
-    log_weights: Float[Array, "G N"], pooled: Float[Array, "K M"]
-) -> tuple[Array, Array]:
-    """The Pareto k-hat of the weights, groups pooled, and the lowest ESS as a share of N."""
-    ess = weight_math.effective_sample_size(weight_math.normalise(log_weights))
-    k_hat = pareto_k(pooled.reshape(1, -1))[0]
-    # Many weights near a largest one are no tail, though no Pareto distribution fits them either.
-    has_tail = jnp.max(pooled) > np.log(LARGE)
-    return jnp.where(has_tail, k_hat, jnp.minimum(k_hat, 0.0)), jnp.min(ess) / log_weights.shape[1]
+def _of_the_worst(log_weights: Float[Array, "G N"]) -> Float[Array, ""]:
+    return jnp.min(weight_math.effective_sample_size(weight_math.normalise(log_weights)))
 
 
-_quality = Program(_look_at_weights, small=LEVEL_0_OLD_EMITTERS, large={})
+_lowest_ess = Program(_of_the_worst, small=LEVEL_0_OLD_EMITTERS, large={})
 
 
 def _nothing(model: Model, theta: Tree) -> _Passes:

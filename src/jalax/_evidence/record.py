@@ -16,7 +16,7 @@ from jalax._evidence.uncertainty import Uncertainty
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
-from jalax._particles import trees, weight_math
+from jalax._particles import numbers, trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Program
 
@@ -97,7 +97,7 @@ class FitRecord:
     @property
     def names(self) -> tuple[str, ...]:
         """One name for each number of theta."""
-        return trees.names_of(self.theta) if self.labels is None else self.labels
+        return numbers.names_of(self.theta) if self.labels is None else self.labels
 
     @property
     def num_parameters(self) -> int:

@@ -21,7 +21,7 @@ from jalax._evidence.rounds import Budget
 from jalax._model import information
 from jalax._model.information import FLAT, LIMIT, Metric, Moments
 from jalax._model.model import Model
-from jalax._particles import trees
+from jalax._particles import numbers, trees
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_1, fold_in, jit
 
@@ -88,7 +88,7 @@ def names_of(model: Model, theta: Tree) -> tuple[str, ...]:
     """One name for each number of the fit's theta."""
     hold, held = model.outside.hold, model.held
     if hold is None or held is None:
-        return trees.names_of(theta)
+        return numbers.names_of(theta)
     return tuple(hold.names[i] for i in np.asarray(held.free))
 
 

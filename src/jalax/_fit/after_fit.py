@@ -13,6 +13,7 @@ from jalax._evidence.record import FitRecord
 from jalax._fit import profile as profiles
 from jalax._fit import simulation
 from jalax._fit.profile import Profile, ProfileLikelihood
+from jalax._fit.sandwich import Sandwich
 from jalax._fit.simulation import Bootstrap
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
@@ -48,12 +49,17 @@ class AfterFit(FitRecord):
         at_theta = priors.at(self.origin.model, self.free)
         return priors.integrated(value, at_theta, self.uncertainty)
 
-    def standard_errors(self) -> Tree:
-        """A tree like theta; NaN at a boundary or where theta is not identified.
+    def standard_errors(self, method: Sandwich | None = None) -> Tree:
+        """A tree like theta; NaN at a boundary, where theta is not identified, or was held.
 
-        From Louis' observed information at theta, by the delta method on the user's scale.
+        By default from Louis' observed information at theta, by the delta method on the user's
+        scale; with `method=jalax.Sandwich()` robust ones, from the spread of the groups' scores.
         """
-        return self.like_theta(self.uncertainty.errors(self.uncertainty.covariance))
+        if method is not None and not isinstance(method, Sandwich):
+            raise TypeError(f"method must be None or jalax.Sandwich(), got {method!r}.")
+        known = self.uncertainty
+        covariance = known.covariance if method is None else method.covariance(self)
+        return self.like_theta(known.errors(covariance))
 
     def simulation_errors(self) -> Tree:
         """The Monte-Carlo error of theta, a tree like it: how another key would change it."""

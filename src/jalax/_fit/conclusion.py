@@ -59,14 +59,8 @@ def result_of(
     if collapsed:
         warnings.warn(collapsed, stacklevel=4)
         message = f"{message}; {collapsed}"
-    value, relative, reason = _path_evidence(run, status, history, collapsed)
-    errors = history.get("log_evidence_error")  # none of a minibatch
     evidence = None if finished is None else prior.taken_off(finished.evidence, model, theta)
-    if value is not None:
-        value -= prior.at(model, state.theta)
-    if evidence is not None and value is not None and not relative and errors is not None:
-        reason = path_is_off(value, float(errors[-1]), evidence)
-        value = None if reason else value
+    value, relative, reason = _path_evidence(run, status, history, collapsed, evidence)
     # A state on the host (one of many fits) gives arrays to look at like any other.
     theta, particles, log_weights = jax.tree.map(jnp.asarray, (theta, particles, log_weights))
     return FitResult(
@@ -269,7 +263,7 @@ def path_is_off(value: float, error: float, fresh: Evidence) -> str:
 
 
 def _path_evidence(
-    run: Run, status: Status, history: dict[str, Any], collapsed: str
+    run: Run, status: Status, history: dict[str, Any], collapsed: str, fresh: Evidence | None
 ) -> tuple[float | None, bool, str]:
     """The evidence carried along the path, whether it is relative, and why there is none."""
     state = run.state
@@ -289,8 +283,12 @@ def _path_evidence(
     if known.outside > 0:
         return None, True, _outside_the_support(int(known.outside))
     value = float(_log_evidence(state.log_evidence_base, state.log_weights))
+    value -= prior.at(run.model, state.theta)
     if not bool(known.relative):
-        return value, False, ""
+        errors = history.get("log_evidence_error")  # none of a minibatch
+        if fresh is not None and errors is not None:
+            reason = path_is_off(value, float(errors[-1]), fresh)
+        return None if reason else value, False, reason
     return (
         value,
         True,

@@ -27,8 +27,8 @@ class Inputs(NamedTuple):
 def axes_of_leaves(inputs: Inputs, axes: dict[str, Any]) -> list[int | None]:
     """For each leaf of `inputs`: 0 if it leads with the fit axis, else None."""
     options = [f.name for f in dataclasses.fields(inputs.algorithm) if not f.metadata.get("static")]
-    known = ["theta", "data", "start", "held", *options]
-    unknown = sorted(set(axes) - set(known))
+    known = ["theta", "data", "start", *options]
+    unknown = sorted(set(axes) - {*known, "held"})  # the last is for profiles
     if unknown:
         raise ValueError(f"axes names {unknown}; it knows {known}.")
 

@@ -27,7 +27,6 @@ from jalax._runtime.compilation import (
     LEVEL_2_OLD_EMITTERS,
     LEVEL_2_ONE_PASS_SUMS,
     Program,
-    jit,
 )
 
 # Inlined and cached: the loop asks for the shapes of a step, then takes it, and the
@@ -114,8 +113,7 @@ run_chunk = Program(
 )
 
 
-@jit(LEVEL_2, static_argnames=("capacity", "axes", "layout"))
-def run_chunk_many(
+def chunk_many(
     keys,
     algorithm: Algorithm,
     model: Model,
@@ -131,3 +129,11 @@ def run_chunk_many(
     fits = layouts.fit_specs(layout, 0, [0])
     specs = fits, *layouts.fit_specs(layout, (algorithm, model), axes), fits, fits
     return layouts.shard_map_fits(layout, many, specs)(keys, algorithm, model, states, lengths)
+
+
+run_chunk_many = Program(
+    chunk_many,
+    small=LEVEL_2_OLD_EMITTERS,
+    large=LEVEL_2,
+    static_argnames=("capacity", "axes", "layout"),
+)

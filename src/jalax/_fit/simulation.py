@@ -26,6 +26,9 @@ from jalax._runtime.function_keys import Static
 if TYPE_CHECKING:
     from jalax._export.tables import Summary
 
+AT_ONCE = 64  # fits in a block
+FEW = 24  # steps; from a theta that is near most need 10 to 16
+
 
 def model_of(result: FitRecord, what: str) -> Model:
     if result.origin is None:
@@ -189,19 +192,38 @@ def bootstrap(result: FitRecord, key: Any, num: int) -> Bootstrap:
     )
 
 
-def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: Any) -> Any:
-    """The model of a fit, fitted to new data from theta, all in one program.
+def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: Any) -> list[Any]:
+    """The model of a fit, fitted from theta to each of the new data sets.
 
-    Leaves that are None are those of the model's own data.
+    Leaves that are None are those of the model's own data. Fits are made in blocks, all by one
+    program. A block takes as many steps as its slowest fit: those that are not done after `FEW`
+    are left out, and begin again together.
     """
     leaves, treedef = jax.tree.flatten(model.data)
-    pairs = list(zip(leaves, new, strict=True))
-    data = treedef.unflatten([leaf if drawn is None else drawn for leaf, drawn in pairs])
-    axes = treedef.unflatten([None if drawn is None else 0 for _, drawn in pairs])
-    many = refits(result)
+    num = next(len(drawn) for drawn in new if drawn is not None)
+    keys, axes = jax.random.split(key, num), [None if drawn is None else 0 for drawn in new]
+    many = partial(refits(result), axes={"data": treedef.unflatten(axes)})
+
+    def of_these(which: np.ndarray, **options: Any) -> list[Any]:
+        index = np.resize(which, min(num, AT_ONCE))  # some twice, where the block is not full
+        pairs = zip(leaves, new, strict=True)
+        data = [leaf if drawn is None else drawn[index] for leaf, drawn in pairs]
+        mine = model.replace(data=treedef.unflatten(data))
+        return list(many(mine, theta, key=keys[index], **options))[: which.size]
+
+    def in_blocks(which: np.ndarray, **options: Any) -> list[Any]:
+        blocks = (which[k : k + AT_ONCE] for k in range(0, which.size, AT_ONCE))
+        return [fit for block in blocks for fit in of_these(block, **options)]
+
     with warnings.catch_warnings():  # of single fits among hundreds; their statuses are kept
         warnings.simplefilter("ignore")
-        return many(model.replace(data=data), theta, key=key, axes={"data": axes})
+        if not result.origin.algorithm.finds_its_particles:  # a path takes hundreds of steps
+            return in_blocks(np.arange(num))
+        fits = in_blocks(np.arange(num), num_steps=FEW)
+        slow = np.flatnonzero([fit.status == Status.MAX_STEPS for fit in fits])
+        for k, fit in zip(slow, in_blocks(slow), strict=True):
+            fits[k] = fit
+    return fits
 
 
 def refits(result: FitRecord) -> Any:

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from jalax._model import checks
 from jalax._model.model import Held, Hold, Model
-from jalax._particles import trees
+from jalax._particles import numbers, trees
 from jalax._particles.trees import Tree
 from jalax._runtime.function_keys import Static, wrapped
 
@@ -39,7 +39,7 @@ def hold(model: Model, theta: Tree, fixed: Any) -> tuple[Model, Tree]:
     theta = jax.tree.map(jnp.asarray, theta)
     given, unravel = ravel_pytree(theta)
     values = np.asarray(given, float)
-    named = trees.names_of(theta), model.outside.labels
+    named = numbers.names_of(theta), model.outside.labels
     which = np.zeros(values.size, bool)
     for name, value in fixed.items():
         place = _places(str(name), theta, *named)
@@ -59,8 +59,8 @@ def held_at(model: Model, theta: Tree, which: np.ndarray) -> Model:
     free = checks.prepare_theta(theta, model)
     _check_apart(model, free, which)
     flat, _ = ravel_pytree(free)
-    leaves, treedef = jax.tree.flatten(jax.tree.map(trees.shape_of, free))
-    form = Hold(treedef, tuple(leaves), trees.names_of(free))
+    leaves, treedef = jax.tree.flatten(jax.tree.map(numbers.shape_of, free))
+    form = Hold(treedef, tuple(leaves), numbers.names_of(free))
     order = jnp.asarray(np.argsort(which, kind="stable"), jnp.int32)
     copy = model.replace(theta=theta, held=Held(order, flat[np.flatnonzero(which)]))
     copy.outside = dataclasses.replace(model.outside, hold=form)

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
@@ -160,20 +159,6 @@ def shapes(tree: Tree, lead: int) -> Tree:
 def path_name(path: tuple, alone: str) -> str:
     """The name of a leaf, such as beta.0; `alone` where the tree is one leaf."""
     return jax.tree_util.keystr(path, simple=True, separator=".") or alone
-
-
-def names_of(tree: Tree, alone: str = "theta") -> tuple[str, ...]:
-    """One name for each number: beta[2]."""
-    names = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = path_name(path, alone)
-        each = np.ndindex(np.shape(leaf))
-        names += [name + (f"[{', '.join(map(str, i))}]" if i else "") for i in each]
-    return tuple(names)
-
-
-def shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
 
 
 def describe(tree: Tree) -> str:
