@@ -1,9 +1,10 @@
 """The test of a variance that is zero: are its p values what they say?
 
 Counts in 40 regions of four towns each, in truth without any spread between towns. 500 data sets
-are simulated from the fit without towns; each is fitted without and with them (`fit_many`), and the
-likelihood ratio gets the p value of `jalax.anova`: half chi-square 0, half chi-square 1. Of 500 right
-ones 3 to 7.2 % are at most 0.05 (95 of 100 times), and about half are 1, where towns have none.
+are simulated from the fit without towns; each is fitted without and with them (`fit_many`), and
+the likelihood ratio gets the p value of `jalax.anova`: half chi-square 0, half chi-square 1. Of 500
+right ones 3 to 7.2 % are at most 0.05 (95 of 100 times), and about half are 1, where no spread
+between towns was found.
 Writes variance_test.json and variance_test.md beside this file.
 """
 
