@@ -231,7 +231,8 @@ def write(rows: list[dict[str, Any]], out: Path, seconds: float) -> None:
     page += ["| " + " | ".join(map(str, line)) + " |" for line in table]
     out.mkdir(exist_ok=True)
     (out / "statuses.md").write_text("\n".join(page) + "\n")
-    (out / "statuses.json").write_text(json.dumps(rows, indent=1) + "\n")
+    short = [{k: round(v, 4) if isinstance(v, float) else v for k, v in r.items()} for r in rows]
+    (out / "statuses.json").write_text("[" + ",\n".join(map(json.dumps, short)) + "]\n")
     print("\n".join(page))
     for row in rows:
         if row["verdict"] != "right":

@@ -234,16 +234,15 @@ def _added(smaller: MixedResult, larger: MixedResult) -> _Added:
     reached = b.X @ np.linalg.lstsq(b.X, a.X, rcond=None)[0] if b.X.size else np.zeros_like(a.X)
     nested = np.allclose(reached, a.X, atol=1e-6 * (1 + np.abs(a.X).max(initial=0.0)))
     nested = nested and np.allclose(a.offset, b.offset)
-    left = {(block.factor, block.effects): block for block in b.blocks}
-    variances = sum(len(block.effects) for block in b.blocks)
+    left = [(block.factor, set(block.effects)) for block in b.blocks]  # not in the smaller one
     for block in a.blocks:
-        holders = [
-            key for key in left if key[0] == block.factor and set(block.effects) <= set(key[1])
-        ]
-        nested = nested and bool(holders)
-        variances -= len(block.effects)
-        if holders:
-            left.pop(min(holders, key=lambda key: len(key[1])))
+        wanted = set(block.effects)
+        holders = [effects for factor, effects in left if factor == block.factor]
+        holder = next((effects for effects in holders if wanted <= effects), None)
+        nested = nested and holder is not None
+        if holder is not None:
+            holder -= wanted
+    variances = sum(len(effects) for _, effects in left)
     if not nested:
         raise ValueError(
             f"{a.formula!r} is not nested in {b.formula!r}: its fixed or random effects are not "
