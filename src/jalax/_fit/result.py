@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.log_evidence import Evidence, log_evidence_at
 from jalax._evidence.record import FitRecord, SavedState
 from jalax._evidence.replay import replay
 from jalax._evidence.uncertainty import Uncertainty, uncertainty_at
 from jalax._fit import saving
+from jalax._fit.pickling import Portable
 from jalax._model import checks
 from jalax._model.evaluation import derived_at
 from jalax._model.types import Status
@@ -26,8 +28,10 @@ from jalax._particles.resampling import draw_ancestors, systematic
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
 from jalax._runtime.layouts import use_mesh
+from jalax._runtime.processes import to_host
 
 if TYPE_CHECKING:
+    from jalax._export.posterior import Latents
     from jalax._export.tables import Summary
 
 
@@ -58,7 +62,7 @@ class EvidenceCheck:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class FitResult(FitRecord):
+class FitResult(FitRecord, Portable):
     """The outcome of `jalax.fit`.
 
     Attributes:
@@ -176,6 +180,39 @@ class FitResult(FitRecord):
         """
         level = arguments.check_fraction("level", level)  # before anything is computed
         return self.wald_intervals(self.uncertainty, level)
+
+    def vcov(self) -> np.ndarray:
+        """The covariance matrix of theta in the order of `names`, by the delta method.
+
+        The roots of its diagonal are `standard_errors()`; NaN where these are.
+        """
+        return self.uncertainty.on_users_scale(self.uncertainty.covariance)
+
+    def coef(self) -> dict[str, float]:
+        """The estimates by name: of `jalax.mixed` the fixed effects, else every number of theta."""
+        values = np.asarray(ravel_pytree(self.theta)[0], float)
+        return dict(zip(self.names, values.tolist(), strict=True))
+
+    @property
+    def num_observations(self) -> int | None:
+        """How many rows of data there are, where that is known; else None.
+
+        Of `jalax.mixed` those of the table; of data with an entry "mask", as `jalax.group_by` makes
+        it, those that it marks as real. Other data do not tell what one observation is.
+        """
+        data = None if self.origin is None else self.origin.model.data
+        mask = data.get("mask") if isinstance(data, dict) else None
+        return None if mask is None or mask.dtype != bool else int(np.sum(to_host(mask)))
+
+    def latents(self, level: float = 0.95) -> Latents:
+        """Posterior mean, standard deviation and interval of each latent number, by name.
+
+        Prints as a table; `latents().to_frame()` is a pandas DataFrame. `jalax.results.Latents`
+        says what its columns are, and what the Monte-Carlo error of the means stands for.
+        """
+        from jalax._export.posterior import latents_of
+
+        return latents_of(self, arguments.check_fraction("level", level))
 
     def evidence_check(self, key, *, num_replicates: int = 8) -> EvidenceCheck:
         """A fresh estimate at the path's last theta against the path replayed, of JALA-EM."""
@@ -305,7 +342,7 @@ class FitResult(FitRecord):
         (`lp` is log p_theta(x, y); `particle` says which one a draw is), `fit` (the history, theta
         and its errors), `constant_data` and, where the model can tell it apart, `observed_data`.
         A latent that is an array has the name "x", such data "data". Arrays of a grouped
-        model have an axis "group". A result from a file has neither data nor `lp`.
+        model have an axis "group". A result from a file has no `lp`, and data only with its model.
 
         Args:
             key: for the draws; by default a child of the fit's, so that it is always the same.
@@ -329,16 +366,9 @@ class FitResult(FitRecord):
         write_report(self, self.summary(), path)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write everything to one file, read back by `jalax.load`."""
-        saving.save(self, path)
+        """Write everything to one file, read back by `jalax.load`.
 
-
-def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
-    """Read what `FitResult.save` wrote.
-
-    Args:
-        path: the file.
-        like: a result of the same model; needed only where theta or the latent are containers
-            other than dict, list and tuple.
-    """
-    return FitResult(**saving.read(path, like))
+        The model's functions are not in it. Of `jalax.mixed` the formula and the columns it uses
+        are, so that `jalax.load` builds the model again.
+        """
+        saving.save(self, path, self._model_section)
