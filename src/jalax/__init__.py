@@ -30,13 +30,13 @@ from jalax._fit.fit import fit as fit
 from jalax._fit.fit_many import fit_many as fit_many
 from jalax._fit.profile import Profile as Profile
 from jalax._fit.result import FitResult as FitResult
-from jalax._fit.result import load as load
 from jalax._fit.sandwich import Sandwich as Sandwich
 from jalax._fit.transport import transport as transport
 from jalax._fit.tune import lppd as lppd
 from jalax._fit.tune import tune as tune
 from jalax._frontends.anova import anova as anova
 from jalax._frontends.constrained import Constrained as Constrained
+from jalax._frontends.loading import load as load
 from jalax._frontends.mixed import mixed as mixed
 from jalax._frontends.numpyro_model import from_numpyro as from_numpyro
 from jalax._model.groups import group_by as group_by

@@ -3,6 +3,7 @@
 from jalax._evidence.log_evidence import Evidence as Evidence
 from jalax._evidence.record import Maxima as Maxima
 from jalax._evidence.uncertainty import Uncertainty as Uncertainty
+from jalax._export.posterior import Latents as Latents
 from jalax._fit.compare import Comparison as Comparison
 from jalax._fit.fit_many import FitResults as FitResults
 from jalax._fit.profile import ProfileLikelihood as ProfileLikelihood

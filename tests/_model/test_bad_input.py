@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import gzip
+import pickle
 import re
 import sys
 import warnings
@@ -216,6 +217,10 @@ def diverged():
 def of_groups():
     origin = dataclasses.replace(fitted().origin, model=GROUPED)
     return dataclasses.replace(fitted(), origin=origin)
+
+
+def with_model(model):
+    return dataclasses.replace(fitted(), origin=dataclasses.replace(fitted().origin, model=model))
 
 
 def to_arviz(**options):
@@ -2043,6 +2048,14 @@ BAD = {
             FileError,
         ),
         Row(
+            "pickle a lambda",
+            lambda: pickle.dumps(with_model(model_of(lambda theta, x, data: 0.0))),
+            "…<lambda> cannot be pickled: it is a lambda, or was made inside of another function, "
+            "and another process would not find it. Move it to the top level of a module that can "
+            "be imported, or use result.save(path), which keeps the numbers without the model.",
+            TypeError,
+        ),
+        Row(
             "compile into a file",
             lambda: jalax.runtime.compilation_cache(written("file")),
             "compiled programs cannot be kept in 'file', which is no folder and cannot be made "
@@ -2493,6 +2506,11 @@ BAD = {
                 f"level must be a number between 0 and 1, got {level}.",
             )
             for level in (95, 2, 1, 0, -0.5, np.nan)
+        ),
+        Row(
+            "level of latents",
+            lambda: fitted().latents(level=95),
+            "level must be a number between 0 and 1, got 95.",
         ),
         Row(
             "errors of a divergence",

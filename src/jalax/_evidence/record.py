@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +20,6 @@ from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Program
 
 
-class Refit(NamedTuple):
-    """What fits again, handed up from where fits are made: results know no fit by themselves."""
-
-    one: Callable[..., Any] | None  # jalax.fit; None: of a fit of many
-    many: Callable[..., Any]  # jalax.fit_many
-
-
 @dataclasses.dataclass(frozen=True)
 class Origin:
     """What a fit was made of; not saved to files."""
@@ -39,7 +31,6 @@ class Origin:
     theta_0: Tree
     theta_path: Tree  # theta_1, ..., theta_K as the optimiser sees them; None: not all were kept
     fit_key: jax.Array | None = None  # the user's own; None: one of many fits
-    refit: Refit | None = None
 
 
 @dataclasses.dataclass(frozen=True)

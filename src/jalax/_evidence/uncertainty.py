@@ -68,6 +68,15 @@ class Uncertainty:
         lost = lost | ~self.jacobian.any(axis=1)  # held by fixed=, and not estimated
         return np.where(lost, np.nan, np.sqrt(np.maximum(variance, 0.0)))
 
+    def on_users_scale(self, covariance: np.ndarray) -> np.ndarray:
+        """A covariance of the user's theta, by the delta method; NaN in rows that have none."""
+        known = np.isfinite(np.diagonal(covariance))
+        filled = np.where(np.isfinite(covariance), covariance, 0.0)
+        out = self.jacobian @ filled @ self.jacobian.T
+        lost = (self.jacobian[:, ~known] != 0).any(axis=1)
+        out[lost], out[:, lost] = np.nan, np.nan
+        return out
+
     def describe_flat(self, directions: np.ndarray | None = None) -> str:
         """The flat directions in words: the names with the largest coefficients."""
         lines = []

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jalax._evidence.record import FitRecord
+from jalax._evidence.record import FitRecord, SavedState
 from jalax._export.fit_summary import FRAME_COLUMNS, theta_numbers
 from jalax._export.latents import group_labels, leaf_names
 from jalax._export.versions import version_of
@@ -185,9 +185,9 @@ def _weighted(result: FitRecord, named: _Named) -> Variables:
 def _sample_stats(result: FitRecord, index: np.ndarray) -> Variables:
     axes = ("chain", "draw", "group")
     out: Variables = {"particle": (axes[: index.ndim + 1], index.T[None])}
-    if result.origin is None:
-        return out
     state: Any = result.state
+    if result.origin is None or isinstance(state, SavedState):
+        return out
     lp = np.asarray(_log_joint(result.origin.model, result.free, state.particles))
     lp = lp if index.ndim == 2 else lp[0]
     drawn = _draws(lp, index)

@@ -81,7 +81,7 @@ def _facts(result: FitRecord) -> dict[str, str]:
 def _start(origin: Any) -> str:
     if origin.start is None:
         return "went on from a state"
-    return type(origin.start).__name__
+    return getattr(origin.start, "former_name", type(origin.start).__name__)
 
 
 def _definitions(rows: dict[str, str]) -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from jalax._evidence import prior as priors
 from jalax._evidence.record import FitRecord
@@ -17,6 +19,10 @@ from jalax._fit.sandwich import Sandwich
 from jalax._fit.simulation import Bootstrap
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
+from jalax._runtime.processes import to_host
+
+if TYPE_CHECKING:
+    from jalax._export.posterior import Latents
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -106,3 +112,36 @@ class AfterFit(FitRecord):
         All fits are one program (`jalax.fit_many`).
         """
         return simulation.bootstrap(self, key, num)
+
+    def vcov(self) -> np.ndarray:
+        """The covariance matrix of theta in the order of `names`, by the delta method.
+
+        The roots of its diagonal are `standard_errors()`; NaN where these are.
+        """
+        return self.uncertainty.on_users_scale(self.uncertainty.covariance)
+
+    def coef(self) -> dict[str, float]:
+        """The estimates by name: of `jalax.mixed` the fixed effects, else every number of theta."""
+        values = np.asarray(ravel_pytree(self.theta)[0], float)
+        return dict(zip(self.names, values.tolist(), strict=True))
+
+    @property
+    def num_observations(self) -> int | None:
+        """How many rows of data there are, where that is known; else None.
+
+        Of `jalax.mixed` those of the table; of data with an entry "mask", as `jalax.group_by` makes
+        it, those that it marks as real. Other data do not tell what one observation is.
+        """
+        data = None if self.origin is None else self.origin.model.data
+        mask = data.get("mask") if isinstance(data, dict) else None
+        return None if mask is None or mask.dtype != bool else int(np.sum(to_host(mask)))
+
+    def latents(self, level: float = 0.95) -> Latents:
+        """Posterior mean, standard deviation and interval of each latent number, by name.
+
+        Prints as a table; `latents().to_frame()` is a pandas DataFrame. `jalax.results.Latents`
+        says what its columns are, and what the Monte-Carlo error of the means stands for.
+        """
+        from jalax._export.posterior import latents_of
+
+        return latents_of(self, arguments.check_fraction("level", level))

@@ -64,6 +64,12 @@ def checked(given: Any) -> Algorithm:
     return given.canonical()
 
 
+def default_of(name: str, theta: Tree) -> list[Algorithm]:
+    """The algorithms of that name that a fit chooses by itself, as a fit from theta has them."""
+    ours: tuple[Algorithm, ...] = (Scoring(), CAREFUL, JALAEM())
+    return [one.filled(theta).canonical() for one in ours if type(one).__name__ == name]
+
+
 def why_not_scoring(
     model: Model, theta: Tree, start: Start | None, num_particles: int | None
 ) -> str:

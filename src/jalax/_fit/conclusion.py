@@ -11,7 +11,7 @@ import numpy as np
 
 from jalax._evidence import log_evidence, measured, prior, uncertainty
 from jalax._evidence.log_evidence import Evidence
-from jalax._evidence.record import Origin, Refit
+from jalax._evidence.record import Origin
 from jalax._fit.callbacks import Run
 from jalax._fit.driver import capacity_of, is_done
 from jalax._fit.result import FitResult
@@ -31,7 +31,6 @@ def result_of(
     message: str,
     done: uncertainty.Finished | None = None,
     choice: str = "",
-    refit: Refit | None = None,
 ) -> FitResult:
     """The result, with the scoring steps at the end unless they are `done`.
 
@@ -87,7 +86,6 @@ def result_of(
             run.theta_0,
             run.history.get("theta") if run.record == 1 else None,
             run.fit_key,
-            refit,
         ),
         saved_evidence=evidence,
         saved_uncertainty=None if finished is None else finished.uncertainty,

@@ -13,8 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jalax._evidence import default_cloud
-from jalax._evidence.record import Refit
-from jalax._fit import loop
+from jalax._fit import loop, refitting
 from jalax._fit.begin import (
     as_asked,
     continued,
@@ -171,8 +170,7 @@ def fit(
             run, status, message = _run(request, choice.algorithm, verdict.theta, resumes=False)
             verdict = judged(run, status, choice, limited=num_steps is not None)
         with termination_as_interrupt():
-            refit = Refit(fit, fit_many)
-            return result_of(run, status, message, verdict.done, choice.reason, refit)
+            return result_of(run, status, message, verdict.done, choice.reason)
 
 
 class _Request(NamedTuple):
@@ -286,3 +284,6 @@ def _compiling(model: Model, lower: Callable[[], list[Any]]) -> Iterator[None]:
 def _lowered(key, algorithm: Algorithm, model: Model, state: State, capacity: int) -> Any:
     length = np.zeros((), np.int32)
     return loop.run_chunk.lower(key, algorithm, model, state, length, capacity=capacity)
+
+
+refitting.register(fit, fit_many)

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jalax._evidence.record import Refit
 from jalax._evidence.uncertainty import Finished
 from jalax._fit import loop
 from jalax._fit.begin import (
@@ -177,9 +176,7 @@ def fit_many(
         ends = _ends(run, inputs, leaf_axes, real, status, message)
         done = _finish_together(ends, layout)
         # Here, because its warnings point at the caller of this function.
-        refit = Refit(None, fit_many)
-        found = (result_of(*end, done.get(i), choice, refit) for i, end in enumerate(ends))
-        return FitResults(tuple(found))
+        return FitResults(tuple(result_of(*end, done.get(i), choice) for i, end in enumerate(ends)))
 
 
 def _inputs(

@@ -18,8 +18,8 @@ from jax.flatten_util import ravel_pytree
 from jalax._evidence import prior as priors
 from jalax._evidence.log_evidence import log_evidence_at
 from jalax._evidence.record import FitRecord
-from jalax._fit.callbacks import Callback
-from jalax._fit.simulation import model_of, refits
+from jalax._fit import refitting
+from jalax._fit.simulation import model_of
 from jalax._model import held
 from jalax._model.model import Held, Model
 from jalax._model.types import Status
@@ -239,16 +239,13 @@ def _log_p(result: FitRecord, line: _Line, away: np.ndarray) -> np.ndarray:
     with warnings.catch_warnings():  # of fits that are not the result
         warnings.simplefilter("ignore")
         axes = {"theta": 0, "held": 0}
-        fits = refits(result)(model.replace(held=each), thetas, key=keys, axes=axes)
+        fits = refitting.many_like(result)(model.replace(held=each), thetas, key=keys, axes=axes)
     return np.array([_height(fit) for fit in fits])
 
 
 def _alone(result: FitRecord, model: Model, thetas: Tree, k: int, key: Any) -> float:
-    refit = result.origin.refit
-    if refit is None or refit.one is None:
-        raise ValueError("a profile of so many latents needs a result of jalax.fit.")
     theta = jax.tree.map(lambda leaf: leaf[k], thetas)
-    return _height(refit.one(model, theta, key=key, progress=Callback()))
+    return _height(refitting.one_like(result)(model, theta, key=key))
 
 
 def _height(fit: Any) -> float:

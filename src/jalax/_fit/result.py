@@ -20,6 +20,7 @@ from jalax._evidence.replay import replay
 from jalax._evidence.uncertainty import Uncertainty, uncertainty_at
 from jalax._fit import saving
 from jalax._fit.after_fit import AfterFit
+from jalax._fit.pickling import Portable
 from jalax._model import checks
 from jalax._model.evaluation import derived_at
 from jalax._model.types import Status
@@ -60,7 +61,7 @@ class EvidenceCheck:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class FitResult(AfterFit):
+class FitResult(AfterFit, Portable):
     """The outcome of `jalax.fit`.
 
     Attributes:
@@ -287,7 +288,7 @@ class FitResult(AfterFit):
         (`lp` is log p_theta(x, y); `particle` says which one a draw is), `fit` (the history, theta
         and its errors), `constant_data` and, where the model can tell it apart, `observed_data`.
         A latent that is an array has the name "x", such data "data". Arrays of a grouped
-        model have an axis "group". A result from a file has neither data nor `lp`.
+        model have an axis "group". A result from a file has no `lp`, and data only with its model.
 
         Args:
             key: for the draws; by default a child of the fit's, so that it is always the same.
@@ -311,16 +312,9 @@ class FitResult(AfterFit):
         write_report(self, self.summary(), path)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write everything to one file, read back by `jalax.load`."""
-        saving.save(self, path)
+        """Write everything to one file, read back by `jalax.load`.
 
-
-def load(path: str | os.PathLike, like: FitResult | None = None) -> FitResult:
-    """Read what `FitResult.save` wrote.
-
-    Args:
-        path: the file.
-        like: a result of the same model; needed only where theta or the latent are containers
-            other than dict, list and tuple.
-    """
-    return FitResult(**saving.read(path, like))
+        The model's functions are not in it. Of `jalax.mixed` the formula and the columns it uses
+        are, so that `jalax.load` builds the model again.
+        """
+        saving.save(self, path, self._model_section)

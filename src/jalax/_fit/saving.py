@@ -15,6 +15,7 @@ from jalax._evidence import log_evidence, uncertainty
 from jalax._evidence.log_evidence import Evidence
 from jalax._evidence.record import FitRecord, Maxima, SavedState
 from jalax._evidence.uncertainty import Uncertainty
+from jalax._fit import origins
 from jalax._fit.checkpoint import flatten_state
 from jalax._model.types import Status
 from jalax._particles import trees
@@ -22,7 +23,7 @@ from jalax._runtime import files
 from jalax._runtime.files import FileError
 from jalax._runtime.processes import is_first
 
-_TREES = ("theta", "free", "particles", "log_weights", "history")
+TREES = ("theta", "free", "particles", "log_weights", "history")
 # What every algorithm records; a summary and a report rely on it.
 _COLUMNS = ("ess", "mean_log_joint", "grad_norm", "resampled", "dead")
 _PLAIN = (
@@ -38,11 +39,11 @@ _PLAIN = (
 )
 
 
-def save(result: FitRecord, path: str | os.PathLike) -> None:
-    """`FitResult.save`."""
+def content(result: FitRecord) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the arrays of a file, but what it holds of the model."""
     arrays: dict[str, np.ndarray] = {}
     meta = {name: getattr(result, name) for name in (*_PLAIN, "labels")}
-    for name in _TREES:
+    for name in TREES:
         meta[name] = files.pack(name, getattr(result, name), arrays)
     if isinstance(result.state, SavedState):
         arrays.update(result.state.arrays)
@@ -58,18 +59,24 @@ def save(result: FitRecord, path: str | os.PathLike) -> None:
     if result.maxima is not None:
         plain = dataclasses.asdict(result.maxima)
         meta["maxima"] = {k: np.asarray(v).tolist() for k, v in plain.items()}
+    meta["origin"] = origins.pack(result.origin, arrays)
+    return meta, arrays
+
+
+def save(
+    result: FitRecord,
+    path: str | os.PathLike,
+    model_section: Callable[[dict[str, np.ndarray]], dict[str, Any]],
+) -> None:
+    """`FitResult.save`; `model_section` makes what the header holds of the model."""
+    meta, arrays = content(result)
+    meta |= model_section(arrays)
     if result.origin is None or is_first(result.origin.model.layout):
         files.write(path, "result", meta, arrays)
 
 
-def read(path: str | os.PathLike, like: FitRecord | None) -> dict[str, Any]:
-    """The fields of the result in a file, for `jalax.load`."""
-    header, arrays = files.read(path, "result")
-    with files.interpreting(path):
-        return _fields(header, arrays, like)
-
-
-def _fields(header: dict[str, Any], arrays: dict[str, np.ndarray], like: Any) -> dict[str, Any]:
+def fields(header: dict[str, Any], arrays: dict[str, np.ndarray], like: Any) -> dict[str, Any]:
+    """The fields of the result in a file, but `origin`; within `files.interpreting`."""
     plain: dict[str, Any] = {name: header[name] for name in _PLAIN}
     _check_kinds(FitRecord, plain)
     plain["status"] = Status(plain["status"])
@@ -78,7 +85,7 @@ def _fields(header: dict[str, Any], arrays: dict[str, np.ndarray], like: Any) ->
         raise FileError(f"its state is {names!r}, not a list of names.")
     state = SavedState(names, {name: arrays[name] for name in names})
     named = {}
-    for name in _TREES:
+    for name in TREES:
         named[name] = files.unpack(header[name], arrays, getattr(like, name, None))
     _check_trees(named)
     for name in ("theta", "free", "particles", "log_weights"):

@@ -13,7 +13,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.record import FitRecord
-from jalax._fit.callbacks import Callback
+from jalax._fit import refitting
 from jalax._model import checks
 from jalax._model.model import Model
 from jalax._model.types import Status
@@ -202,7 +202,7 @@ def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: An
     leaves, treedef = jax.tree.flatten(model.data)
     num = next(len(drawn) for drawn in new if drawn is not None)
     keys, axes = jax.random.split(key, num), [None if drawn is None else 0 for drawn in new]
-    many = partial(refits(result), axes={"data": treedef.unflatten(axes)})
+    many = partial(refitting.many_like(result), axes={"data": treedef.unflatten(axes)})
 
     def of_these(which: np.ndarray, **options: Any) -> list[Any]:
         index = np.resize(which, min(num, AT_ONCE))  # some twice, where the block is not full
@@ -224,16 +224,3 @@ def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: An
         for k, fit in zip(slow, in_blocks(slow), strict=True):
             fits[k] = fit
     return fits
-
-
-def refits(result: FitRecord) -> Any:
-    """`fit_many` with the algorithm and the number of particles of a fit."""
-    origin = result.origin
-    if origin is None or origin.refit is None:
-        raise ValueError("fitting again needs the fit itself, not a result from a file.")
-    algorithm = None if result.choice else origin.algorithm
-    steps = None if origin.algorithm.stops_by_itself else max(result.num_steps, 1)
-    num = result.log_weights.shape[-1]
-    quiet = Callback()
-    options: dict[str, Any] = {"algorithm": algorithm, "num_steps": steps, "progress": quiet}
-    return partial(origin.refit.many, num_particles=num, **options)

@@ -11,10 +11,14 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jalax._export.fit_summary import maxima_tables
+from jalax._export.posterior import Latents
 from jalax._export.tables import Summary, Table
+from jalax._fit import origins
 from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
 from jalax._fit.result import FitResult
+from jalax._frontends import mixed_files
+from jalax._frontends.mixed_latents import mixed_latents
 from jalax._frontends.mixed_rows import to_rows
 from jalax._model.algorithm import Algorithm
 from jalax._runtime import arguments
@@ -38,6 +42,26 @@ class MixedResult(FitResult):
     """
 
     mixed: MixedDesign | None = None
+    frame: Any = None  # the columns of the data that the formula names
+
+    def coef(self) -> dict[str, float]:
+        """The fixed effects by name."""
+        known = super().coef()
+        return known if self.mixed is None else {n: known[n] for n in self.mixed.design.fixed}
+
+    @property
+    def num_observations(self) -> int | None:
+        """How many rows the table of the data has."""
+        return super().num_observations if self.mixed is None else self.mixed.num_rows
+
+    def latents(self, level: float = 0.95) -> Latents:
+        """Posterior mean, standard deviation and interval of each random effect, by name.
+
+        As of any result, and with the shrinkage: `jalax.results.Latents` says what that is.
+        """
+        if self.mixed is None:
+            return super().latents(level)
+        return mixed_latents(self, self.mixed, arguments.check_fraction("level", level))
 
     @property
     def aic(self) -> float | None:
@@ -81,7 +105,7 @@ class MixedResult(FitResult):
 
     def summary(self) -> Summary:
         """The tables of lme4's `summary`, with the simulation errors of a Monte-Carlo fit."""
-        if self.mixed is None or self.saved_uncertainty is None:
+        if self.mixed is None or self.known_evidence is None or self.known_uncertainty is None:
             return super().summary()
         design, family = self.mixed.design, self.mixed.family
         heading = [
@@ -94,11 +118,27 @@ class MixedResult(FitResult):
         tables = [self._quality(), self._variances(), self._fixed(), *maxima_tables(self)]
         notes = [f"{self.mixed.num_rows} observations; levels of {groups}"]
         notes.append(f"status: {self.status} ({self.message}), {self.seconds:.1f} s")
-        if self.saved_evidence is not None:
+        if self.known_evidence is not None:
             notes += [
-                f"log-likelihood not to be trusted: {m}" for m in self.saved_evidence.messages
+                f"log-likelihood not to be trusted: {m}" for m in self.known_evidence.messages
             ]
         return Summary.of(heading, tables, notes, frame=self._fixed())
+
+    def _model_section(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+        if self.mixed is None or self.frame is None:
+            return {}
+        section = mixed_files.pack(self.mixed.design.formula, self.mixed.family, self.frame, arrays)
+        return {} if section is None else {"mixed": section}
+
+    @classmethod
+    def _from_fields(cls, fields: dict, header: dict, arrays: dict, model: Any) -> FitResult:
+        if header.get("mixed") is None:  # a pickle without the columns
+            return FitResult._from_fields(fields, header, arrays, model)
+        model, design, frame = mixed_files.unpack(header["mixed"], arrays, fields)
+        origin = header.get("origin")  # None: of a result that had lost it before it was saved
+        if origin is not None:
+            origin = origins.unpack(origin, arrays, model, fields["free"])
+        return cls(**fields, origin=origin, mixed=design, frame=frame)
 
     def _rows(self) -> list[tuple[str, float, float, float, float, float]]:
         """Name, estimate, standard error, simulation error and interval of each number of theta."""
@@ -139,7 +179,7 @@ class MixedResult(FitResult):
         return Table("Random effects", columns, rows)
 
     def _quality(self) -> Table:
-        evidence = self.saved_evidence
+        evidence = self.known_evidence
         assert self.mixed is not None
         assert evidence is not None
         left = self.mixed.num_rows - self.num_parameters
@@ -206,4 +246,4 @@ def mixed(
         progress=progress,
     )
     known = {field.name: getattr(result, field.name) for field in dataclasses.fields(FitResult)}
-    return MixedResult(**known, mixed=design)
+    return MixedResult(**known, mixed=design, frame=mixed_files.used_columns(formula, data))

@@ -8,6 +8,7 @@ it is a `FileError`.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -43,12 +44,17 @@ class FileError(ValueError):
 
 def write(path: str | os.PathLike, kind: str, meta: dict, arrays: dict[str, np.ndarray]) -> None:
     """An npz of the arrays with a header and a checksum."""
+    with replacing(Path(path)) as file:
+        dump(file, kind, meta, arrays)
+
+
+def dump(file: IO[bytes], kind: str, meta: dict, arrays: dict[str, np.ndarray]) -> None:
+    """What `write` writes, into a file that is open."""
     content, brief = _as_known(arrays)
     header = json.dumps({"format": FORMAT, "kind": kind, **meta, "bfloat16": brief})
     content["header"] = np.array(header)
     content["checksum"] = np.array(_checksum(content))
-    with replacing(Path(path)) as file:
-        np.savez(file, **content)  # type: ignore[arg-type]
+    np.savez(file, **content)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -108,11 +114,16 @@ def _is_alive(pid: int, process: str) -> bool:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The header and the arrays, or a `FileError` that names the file and the reason."""
-    path = Path(path)
+def read(
+    source: str | os.PathLike | bytes, kind: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the arrays, or a `FileError` that names the file and the reason.
+
+    `source` is a path, or the content of a file.
+    """
+    path = name_of(source)
     try:
-        with open(path, "rb") as handle:
+        with io.BytesIO(source) if isinstance(source, bytes) else open(path, "rb") as handle:
             content = _contents(handle)
     except FileNotFoundError:
         raise
@@ -140,6 +151,11 @@ def read(path: str | os.PathLike, kind: str) -> tuple[dict[str, Any], dict[str, 
         for name in header.get("bfloat16", ()):
             content[name] = content[name].view(jnp.bfloat16)
     return header, content
+
+
+def name_of(source: str | os.PathLike | bytes) -> str | Path:
+    """What messages call a file."""
+    return "a pickled result" if isinstance(source, bytes) else Path(source)
 
 
 _MISREAD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)

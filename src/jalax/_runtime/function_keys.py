@@ -13,7 +13,10 @@ import dataclasses
 import dis
 import functools
 import hashlib
+import importlib
 import inspect
+import operator
+import sys
 import types
 import warnings
 from collections.abc import Callable, Hashable
@@ -53,9 +56,54 @@ class Static:
         """The same function with its key taken now: what it reads may have changed."""
         return Static(self.function)
 
+    def __copy__(self) -> Static:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Static:
+        return self
+
+    def __reduce__(self) -> tuple:
+        """By the name under which another process finds the function; its key is taken there."""
+        if (name := _importable(self.function)) is not None:
+            return _imported, name
+        _check_parts(self.function)
+        return Static, (self.function,)
+
     def fingerprint(self) -> str:
         """A digest of the function and the numbers it closes over, the same in every process."""
         return hashlib.sha256(repr(_stable(self._token)).encode()).hexdigest()
+
+
+def _importable(function: Any) -> tuple[str, str] | None:
+    """The module and the name under which an import finds this very function; None: nowhere."""
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", None)
+    if isinstance(function, functools.partial) or not (module and name):
+        return None
+    try:
+        found = operator.attrgetter(name)(sys.modules[module])
+    except (AttributeError, KeyError):
+        return None
+    return (module, name) if found is function else None
+
+
+def _imported(module: str, name: str) -> Static:
+    return Static(operator.attrgetter(name)(importlib.import_module(module)))
+
+
+def _check_parts(function: Any) -> None:
+    """Functions that only this process has are refused; what else there is, pickle will see to."""
+    if isinstance(function, functools.partial):
+        for part in (function.func, *function.args, *function.keywords.values()):
+            if _importable(part) is None:
+                _check_parts(part)
+    elif isinstance(function, types.FunctionType):
+        name = getattr(function, "__qualname__", repr(function))
+        raise TypeError(
+            f"{name} cannot be pickled: it is a lambda, or was made inside of another function, "
+            "and another process would not find it. Move it to the top level of a module that can "
+            "be imported, or use result.save(path), which keeps the numbers without the model."
+        )
 
 
 def _stable(token: Any) -> Any:

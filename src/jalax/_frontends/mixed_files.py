@@ -1,0 +1,182 @@
+"""A mixed model in a file: its formula, its family, and the columns that the formula names."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+
+from jalax._model.model import Model
+from jalax._runtime import arguments, files
+from jalax._runtime.files import FileError
+from jalax.models._formula import as_frame
+from jalax.models._mixed import MixedDesign, build
+
+NULLABLE = (
+    *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
+    *("Float32", "Float64", "boolean"),
+)
+TEXTS = ("object", "str", "string")  # pandas' names of the types of text
+OBJECTS = {"integer": np.int64, "floating": np.float64, "boolean": np.bool_}
+
+
+def used_columns(formula: str, data: Any) -> Any:
+    """A table of the columns that a formula names: later changes of the user's do not reach it."""
+    from formulae import model_description
+
+    frame = as_frame(data)
+    names = model_description(formula.replace("||", "|")).var_names
+    return frame[[name for name in frame.columns if name in names]].reset_index(drop=True)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def pack(
+    formula: str, family: str, frame: Any, arrays: dict[str, np.ndarray]
+) -> dict[str, Any] | None:
+    """The section of a header; None, with a warning, where a column is of a kind of its own."""
+    columns = []
+    for name in frame.columns:
+        try:
+            columns.append({"name": str(name), **_pack_column(frame[name], arrays)})
+        except (OverflowError, TypeError, ValueError):
+            warnings.warn(
+                f"column {str(name)!r} holds {frame[name].dtype}, which is neither numbers, text "
+                "nor categories: the file has the numbers of the fit, but no tables of a mixed "
+                "model, and jalax.load cannot build the model again.",
+                stacklevel=arguments.level_of_user(),
+            )
+            return None
+    return {"formula": formula, "family": family, "columns": columns}
+
+
+def _pack_column(values: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    import pandas
+
+    dtype = values.dtype
+    if isinstance(dtype, pandas.CategoricalDtype):
+        return {
+            "kind": "categories",
+            "codes": files.pack("column", values.cat.codes.to_numpy(), arrays),
+            "categories": _pack_column(values.cat.categories.to_series(), arrays),
+            "ordered": bool(values.cat.ordered),
+        }
+    inferred = pandas.api.types.infer_dtype(values, skipna=False)
+    if inferred == "string":
+        codes, texts = pandas.factorize(values)
+        return {
+            "kind": "text",
+            "dtype": str(dtype),
+            "codes": files.pack("column", np.asarray(codes), arrays),
+            "texts": [str(text) for text in texts],
+        }
+    if inferred not in OBJECTS:
+        raise TypeError(inferred)
+    own = isinstance(dtype, np.dtype) and dtype.kind in "biuf"
+    numbers = values.to_numpy(None if own else OBJECTS[inferred])
+    shown = str(dtype) if str(dtype) in (*NULLABLE, "object") else numbers.dtype.name
+    return {
+        "kind": "numbers",
+        "dtype": shown,
+        "values": files.pack("column", numbers, arrays),
+    }
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def unpack(
+    section: Any, arrays: dict[str, np.ndarray], fields: dict[str, Any]
+) -> tuple[Model, MixedDesign, Any]:
+    """The model, its design and its columns; `fields` are those of the result they belong to."""
+    formula, family = section["formula"], section["family"]
+    if type(formula) is not str or type(family) is not str:
+        raise FileError("its formula or its family is no text.")
+    frame = _frame(section["columns"], arrays)
+    try:
+        model, design = build(formula, frame, family)
+    except ImportError:  # pandas or formulae is not installed: the file may be fine
+        raise
+    except Exception as error:  # whatever a formula of anybody's brings about, memory included
+        raise FileError(f"its mixed model cannot be built again: {error}") from error
+    _check_same(model, fields)
+    return model, design, frame
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("formulas need pandas: pip install 'jalax[mixed]'.") from error
+    return pandas
+
+
+def _frame(columns: Any, arrays: dict[str, np.ndarray]) -> Any:
+    pandas = _pandas()
+    found = {}
+    for plain in columns:
+        if type(plain["name"]) is not str or plain["name"] in found:
+            raise FileError(f"the name of a column is {plain['name']!r}, or it is there twice.")
+        found[plain["name"]] = _column(plain, arrays)
+    lengths = {name: len(values) for name, values in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise FileError(f"its columns differ in length: {lengths}.")
+    return pandas.DataFrame(found)
+
+
+def _column(plain: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+    pandas = _pandas()
+    if plain["kind"] != "categories":
+        return _simple_column(plain, arrays)
+    codes = _array(plain["codes"], arrays, "iu")
+    if type(plain["ordered"]) is not bool:
+        raise FileError(f"whether a column is ordered is {plain['ordered']!r}.")
+    labels = pandas.Index(_simple_column(plain["categories"], arrays))
+    return pandas.Series(pandas.Categorical.from_codes(codes, labels, ordered=plain["ordered"]))
+
+
+def _simple_column(plain: dict[str, Any], arrays: dict[str, np.ndarray]) -> Any:
+    pandas = _pandas()
+    kind, dtype = plain["kind"], plain["dtype"]
+    if kind == "numbers":
+        values = pandas.Series(_array(plain["values"], arrays, "biuf"))
+        return values.astype(dtype) if dtype in (*NULLABLE, "object") else values
+    if kind != "text" or dtype not in TEXTS:
+        raise FileError(f"a column is of the kind {kind!r} and the type {dtype!r}.")
+    codes, texts = _array(plain["codes"], arrays, "iu"), plain["texts"]
+    if type(texts) is not list or not all(type(text) is str for text in texts):
+        raise FileError("the labels of a column are no texts.")
+    if codes.size and not 0 <= codes.min() <= codes.max() < len(texts):
+        raise FileError("a column refers to labels that it does not have.")
+    return pandas.Series(np.array(texts, object)[codes], dtype=dtype)
+
+
+def _array(skeleton: Any, arrays: dict[str, np.ndarray], kinds: str) -> np.ndarray:
+    found = files.unpack(skeleton, arrays)
+    if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in kinds:
+        raise FileError("a column is not a row of numbers.")
+    return found
+
+
+def _check_same(model: Model, fields: dict[str, Any]) -> None:
+    """The numbers of the file are those of this model."""
+    groups = (model.num_groups,) if model.grouped else ()
+    weights = fields["log_weights"]
+    lead = (*groups, weights.shape[-1])
+    expected = jax.tree.map(lambda leaf: np.broadcast_to(0, (*lead, *leaf.shape)), model.latent)
+    same = (
+        fields["labels"] == model.outside.labels
+        and weights.shape == lead
+        and _shapes(fields["theta"]) == _shapes(model.theta)
+        and _shapes(fields["free"]) == _shapes(model.theta)
+        and _shapes(fields["particles"]) == _shapes(expected)
+    )
+    if not same:
+        raise FileError("its formula and its columns make another model than its numbers are of.")
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.structure(tree), [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
