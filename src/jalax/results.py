@@ -10,5 +10,6 @@ from jalax._fit.result import FitResult as FitResult
 from jalax._fit.transport import Transport as Transport
 from jalax._fit.tune import Tuning as Tuning
 from jalax._frontends.mixed import MixedResult as MixedResult
+from jalax._frontends.mixed_residuals import ResidualTest as ResidualTest
 from jalax._model.groups import Groups as Groups
 from jalax._model.types import Status as Status
