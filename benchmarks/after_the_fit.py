@@ -44,7 +44,7 @@ class Problem:
     family: str
     data: Callable[[], pd.DataFrame]
     fits: dict[str, str]  # of R: names, and calls
-    factor: str
+    factors: tuple[str, ...]  # columns that are no numbers
     new: dict[str, list]
     more: tuple[Quantity, ...] = ()
 
@@ -137,21 +137,13 @@ QUANTITIES = (
 )
 
 
-def toenail() -> pd.DataFrame:
-    return jalax.problems.toenail().formula.data()
-
-
-def seeds() -> pd.DataFrame:
-    return jalax.problems.seeds().formula.data()
-
-
 PROBLEMS = {
     "sleepstudy": Problem(
         "reaction ~ days + (days|subject)", "gaussian",
         lambda: jalax.datasets.sleepstudy().to_frame(),
         {"m": "lmer(reaction ~ days + (days | subject), data, REML = FALSE)",
          "t": "glmmTMB(reaction ~ days + (days | subject), data)"},
-        "subject", {"subject": ["308", "999"], "days": [3.0, 11.0]},
+        ("subject",), {"subject": ["308", "999"], "days": [3.0, 11.0]},
         (Quantity("random slopes", "as.matrix(ranef(m)[[1]])[, 2]", effects("days")),
          Quantity("their sd", "sqrt(attr(ranef(m, condVar = TRUE)[[1]], 'postVar')[2, 2, ])",
                   effects("days sd"))),
@@ -159,11 +151,11 @@ PROBLEMS = {
     "cbpp": Problem(
         "p(incidence, size) ~ period + (1|herd)", "binomial",
         lambda: jalax.datasets.cbpp().to_frame(),
-        {"m": "glmer(cbind(incidence, size - incidence) ~ factor(period) + (1 | herd), data, "
+        {"m": "glmer(cbind(incidence, size - incidence) ~ period + (1 | herd), data, "
               "binomial, nAGQ = 25)",
-         "t": "glmmTMB(cbind(incidence, size - incidence) ~ factor(period) + (1 | herd), data, "
+         "t": "glmmTMB(cbind(incidence, size - incidence) ~ period + (1 | herd), data, "
               "binomial)"},
-        "herd", {"herd": ["1", "99"], "period": ["2", "3"]},
+        ("herd", "period"), {"herd": ["1", "99"], "period": ["2", "3"]},
         (Quantity("marginal means, logit", "c(b <- fixef(m)[1], b + fixef(m)[-1])",
                   lambda m, new: m.marginal_means("period", scale=LINK)["estimate"]),
          Quantity("their errors", "{L <- cbind(1, rbind(0, diag(3))); "
@@ -171,16 +163,18 @@ PROBLEMS = {
                   lambda m, new: m.marginal_means("period", scale=LINK)["std. error"])),
     ),
     "seeds": Problem(
-        "p(n, N) ~ x1 * x2 + (1|plate)", "binomial", seeds,
+        "p(n, N) ~ x1 * x2 + (1|plate)", "binomial",
+        lambda: jalax.problems.seeds().formula.frame(),
         {"m": "glmer(cbind(n, N - n) ~ x1 * x2 + (1 | plate), data, binomial, nAGQ = 25)",
          "t": "glmmTMB(cbind(n, N - n) ~ x1 * x2 + (1 | plate), data, binomial)"},
-        "plate", {"plate": ["1", "99"], "x1": [0, 1], "x2": [1, 1]},
+        ("plate",), {"plate": ["1", "99"], "x1": [0, 1], "x2": [1, 1]},
     ),
     "toenail": Problem(
-        "outcome ~ treated * time + (1|patientID)", "binomial", toenail,
+        "outcome ~ treated * time + (1|patientID)", "binomial",
+        lambda: jalax.problems.toenail().formula.frame(),
         {"m": "glmer(outcome ~ treated * time + (1 | patientID), data, binomial, nAGQ = 25)",
          "t": "glmmTMB(outcome ~ treated * time + (1 | patientID), data, binomial)"},
-        "patientID", {"patientID": ["1", "9999"], "treated": [0.0, 1.0], "time": [3.0, 3.0]},
+        ("patientID",), {"patientID": ["1", "9999"], "treated": [0.0, 1.0], "time": [3.0, 3.0]},
     ),
 }  # fmt: skip
 
@@ -213,13 +207,21 @@ def answers_of_r(frames: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> dict[t
             data.to_csv(Path(folder, f"{name}.csv"), index=False)
             new.to_csv(Path(folder, f"{name}-new.csv"), index=False)
             quantities = (*QUANTITIES, *problem.more)
-            calls = {"f": f"data${problem.factor} <- factor(data${problem.factor})"}
+            calls = {f"f{i}": _as_factor(column) for i, column in enumerate(problem.factors)}
             calls |= problem.fits | {f"q{i}": q.r for i, q in enumerate(quantities)}
             lines += [f"{name}\t{key}\t{call}" for key, call in calls.items()]
         Path(folder, "calls.txt").write_text("\n".join(lines) + "\n")
         subprocess.run(["Rscript", str(HERE / "after_the_fit.R"), folder], check=True)
         with Path(folder, "answers.csv").open() as file:
             return {(p, q): np.array(values, float) for p, q, *values in _rows(file)}
+
+
+def _as_factor(column: str) -> str:
+    """R reads labels as numbers; new rows may have levels of their own."""
+    both = f"factor(c(as.character(data${column}), as.character(new${column})))"
+    return (
+        f"{{data${column} <- factor(data${column}); new${column} <- {both}[-seq_len(nrow(data))]}}"
+    )
 
 
 def _rows(file) -> list[list[str]]:

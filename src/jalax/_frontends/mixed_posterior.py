@@ -115,7 +115,8 @@ def parts_of(mixed: MixedDesign, random: _new_rows.Random) -> list[Parts]:
         positions.append(position[level][:, None] + np.arange(effects))
         zs.append(random.Z[block.name])
     group, position, z = (np.concatenate(columns, axis=1) for columns in (groups, positions, zs))
-    found, left = [], group >= 0
+    found: list[Parts] = []
+    left = group >= 0
     while not found or left.any():
         first = np.argmax(left, axis=1)
         lead = np.where(left.any(axis=1), group[np.arange(len(group)), first], 0)
