@@ -5,9 +5,11 @@ from jalax import datasets as datasets
 from jalax import extend as extend
 from jalax import models as models
 from jalax import options as options
+from jalax import predictions as predictions
 from jalax import problems as problems
 from jalax import references as references
 from jalax import resampling as resampling
+from jalax import residuals as residuals
 from jalax import results as results
 from jalax import runtime as runtime
 from jalax import starts as starts

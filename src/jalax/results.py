@@ -15,5 +15,6 @@ from jalax._fit.tune import Tuning as Tuning
 from jalax._frontends.anova import Anova as Anova
 from jalax._frontends.anova import AnovaRow as AnovaRow
 from jalax._frontends.mixed import MixedResult as MixedResult
+from jalax._frontends.mixed_residuals import ResidualTest as ResidualTest
 from jalax._model.groups import Groups as Groups
 from jalax._model.types import Status as Status

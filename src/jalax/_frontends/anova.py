@@ -146,7 +146,12 @@ def anova(*results: FitResult, key: jax.Array | None = None, num_simulated: int 
             p_value = (1 + int((simulated >= ratio).sum())) / (1 + simulated.size)
             method = f"{law.method}: parametric bootstrap, {simulated.size} data sets"
         freedom = law.degrees_of_freedom or (row.num_parameters - rows[-1].num_parameters,)
-        tested = {"ratio": ratio, "ratio_error": error, "p_value": p_value, "method": method}
+        tested: dict[str, Any] = {
+            "ratio": ratio,
+            "ratio_error": error,
+            "p_value": p_value,
+            "method": method,
+        }
         rows.append(dataclasses.replace(row, degrees_of_freedom=freedom, **tested))
         notes.append(f"{row.name}: {method}")
     return Anova(tuple(rows), tuple(notes))
@@ -251,10 +256,11 @@ def _added(smaller: MixedResult, larger: MixedResult) -> _Added:
     return _Added(variances, larger.log_weights.shape[0] if larger.mixed.outer is not None else 1)
 
 
-def simulated_ratios(
-    smaller: MixedResult, larger: MixedResult, key: jax.Array, num: int
-) -> np.ndarray:
-    """The likelihood ratio of data simulated from the smaller fit; of fits that arrived only."""
+def simulated_ratios(smaller: Any, larger: Any, key: jax.Array, num: int) -> np.ndarray:
+    """The likelihood ratio of data simulated from the smaller of two fits of `jalax.mixed`.
+
+    Of fits that arrived only.
+    """
     key_data, key_a, key_b = jax.random.split(key, 3)
     rows = smaller.simulate(key_data, num)
     heights = []

@@ -17,20 +17,25 @@ from jalax._fit import origins
 from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
 from jalax._fit.result import FitResult
-from jalax._frontends import mixed_files
+from jalax._frontends import (
+    mixed_files,
+    mixed_means,
+    mixed_plots,
+    mixed_predict,
+    mixed_residuals,
+)
 from jalax._frontends.mixed_latents import mixed_latents
+from jalax._frontends.mixed_predict import Conditional, Effects, Fit, Link, Response, Scale
+from jalax._frontends.mixed_residuals import Pearson, ResidualTest
 from jalax._frontends.mixed_rows import to_rows
 from jalax._model.algorithm import Algorithm
 from jalax._runtime import arguments
 from jalax.models._mixed import MixedDesign, build
+from jalax.models._responses import LINKS
 
-LINKS = {
-    "gaussian": "identity",
-    "binomial": "logit",
-    "bernoulli": "logit",
-    "poisson": "log",
-    "negativebinomial": "log",
-}
+# What is done where nothing else is asked for.
+CONDITIONAL, RESPONSE, LINK = Conditional(), Response(), Link()
+PEARSON = Pearson()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -83,25 +88,130 @@ class MixedResult(FitResult):
         return to_rows(self.mixed, super().simulate(key, num)["y"])
 
     def random_effects(self) -> dict[str, Any]:
-        """Posterior means of the random effects, a DataFrame a factor; with " sd" their spread."""
+        """The random effects given the data, a DataFrame a factor with a row a level.
+
+        A column for each effect has its posterior mean at the fitted theta, one with " sd" its
+        posterior standard deviation, and one with " mc error" the Monte-Carlo error of the mean.
+        Of a Gaussian model they are in closed form, lme4's `ranef` and `condVar`, and the error is
+        zero. Else they are those of the weighted particles; the points of Scoring are nearer than
+        the error says, which is that of as many random draws.
+        """
+        return mixed_predict.random_effects(self._fit)
+
+    def predict(
+        self,
+        new_data: Any = None,
+        *,
+        effects: Effects = CONDITIONAL,
+        scale: Scale = RESPONSE,
+        level: float = 0.95,
+    ) -> Any:
+        """Predictions of the mean of each row, with intervals.
+
+        Args:
+            new_data: a pandas or polars DataFrame, or a dict of columns, coded as the data of the
+                fit were (levels of factors, `scale()`, splines); by default the data of the fit.
+            effects: from `jalax.predictions`: `Conditional()`, with the random effects of the
+                levels in the data, `ConditionalOrNew()`, where other levels are allowed, too,
+                `Population()`, with random effects of zero, or `Marginal()`, averaged over all
+                levels that there could be. Each says what its intervals hold.
+            scale: `jalax.predictions.Response()`, as probabilities or counts, or `Link()`.
+            level: of the intervals.
+
+        Returns:
+            A DataFrame with the columns "estimate", "std. error", "lower" and "upper". The
+            intervals are Wald intervals of the mean on the link scale, not of a new response.
+
+        >>> import jax, jalax
+        >>> data = jalax.datasets.dyestuff().to_frame()
+        >>> result = jalax.mixed("yield_ ~ 1 + (1|batch)", data, key=jax.random.key(0))
+        >>> new = {"batch": ["A", "F"]}
+        >>> result.predict(new)["estimate"].round(0).tolist()
+        [1510.0, 1482.0]
+        """
+        return mixed_predict.predict(self._fit, new_data, effects, scale, level)
+
+    def fitted(self) -> Any:
+        """The mean of each row's response given the data, a pandas Series.
+
+        It is averaged over the posterior of the random effects, where lme4 puts their modes in.
+        """
+        return self._series(mixed_predict.fitted(self._fit), "fitted")
+
+    def residuals(self, kind: Any = RESPONSE) -> Any:
+        """Residuals of each row, a pandas Series.
+
+        Args:
+            kind: from `jalax.residuals`: `Response()`, the response (of a binomial one the share)
+                less `fitted()`; `Pearson()`; `Deviance()`; or `Quantile(key)`.
+        """
+        return self._series(mixed_residuals.residuals(self._fit, kind), "residual")
+
+    def residual_test(self, key: jax.Array, num: int = 200) -> ResidualTest:
+        """Do the quantile residuals have the distribution that they should have?
+
+        Kolmogorov's distance of `jalax.residuals.Quantile` from its distribution, compared with
+        that of data sets that are simulated from the fitted model with new random effects: rows of
+        a level depend on each other, so that a table of the distance does not apply. Theta is not
+        fitted again to these, which makes the test cautious.
+
+        Args:
+            key: `jax.random.key(seed)`.
+            num: how many data sets; the p value is at least 1 / (num + 1).
+        """
+        return mixed_residuals.residual_test(self._fit, key, num)
+
+    def plot_residuals(self, kind: Any = PEARSON, ax: Any = None) -> np.ndarray:
+        """Residuals in four panels: against fitted values, normal quantiles, scale, by group.
+
+        Args:
+            kind: as in `residuals`; of a count, `jalax.residuals.Quantile(key)` should be normal.
+            ax: four matplotlib axes; by default those of a new figure.
+
+        Returns:
+            The axes, an array of four.
+        """
+        return mixed_plots.plot_residuals(self._fit, kind, ax)
+
+    def marginal_means(self, factor: str, *, scale: Scale = RESPONSE, level: float = 0.95) -> Any:
+        """The mean of each level of a factor in the fixed effects, as R's emmeans.
+
+        All combinations of the other factors count alike, covariates are at their means, and
+        random effects are zero. Means are taken on the link scale and then mapped.
+
+        Args:
+            factor: its column.
+            scale: as in `predict`.
+            level: of the Wald intervals.
+
+        Returns:
+            A DataFrame with a row a level, and the columns of `predict`.
+        """
+        return mixed_means.marginal_means(self._fit, factor, scale, level)
+
+    def contrasts(self, factor: str, *, scale: Scale = LINK, level: float = 0.95) -> Any:
+        """The differences of all pairs of `marginal_means`, with Wald tests.
+
+        There is no correction for testing several. On the response scale differences of logits are
+        odds ratios, and those of logarithms ratios.
+
+        Args:
+            factor: its column.
+            scale: `jalax.predictions.Link()` or `Response()`.
+            level: of the intervals.
+        """
+        return mixed_means.contrasts(self._fit, factor, scale, level)
+
+    @property
+    def _fit(self) -> Fit:
+        assert self.mixed is not None
+        return Fit(self, self.mixed)
+
+    def _series(self, values: np.ndarray, name: str) -> Any:
         import pandas
 
         assert self.mixed is not None
-        mean = self.expectation(lambda x: x)
-        square = self.expectation(lambda x: jax.tree.map(lambda b: b**2, x))
-        frames = {}
-        for block in self.mixed.design.blocks:
-            level = self.mixed.levels[block.name].ravel()
-            m = np.asarray(mean[block.name]).reshape(level.size, -1)
-            v = np.asarray(square[block.name]).reshape(level.size, -1) - m**2
-            order = np.argsort(level)[(level < 0).sum() :]  # -1: padding, no level
-            columns = {}
-            for j, effect in enumerate(block.effects):
-                columns[effect] = m[order, j]
-                columns[f"{effect} sd"] = np.sqrt(np.maximum(v[order, j], 0.0))
-            index = pandas.Index([block.labels[i] for i in level[order]], name=block.factor)
-            frames[block.name] = pandas.DataFrame(columns, index=index)
-        return frames
+        return pandas.Series(values, index=self.mixed.design.frame.index, name=name)
 
     def summary(self) -> Summary:
         """The tables of lme4's `summary`, with the simulation errors of a Monte-Carlo fit."""
@@ -128,16 +238,16 @@ class MixedResult(FitResult):
         if self.mixed is None or self.frame is None:
             return {}
         section = mixed_files.pack(self.mixed.design.formula, self.mixed.family, self.frame, arrays)
-        return {} if section is None else {"mixed": section}
+        return {} if section is None else {"mixed": section | mixed_files.changes(self.origin)}
 
     @classmethod
     def _from_fields(cls, fields: dict, header: dict, arrays: dict, model: Any) -> FitResult:
         if header.get("mixed") is None:  # a pickle without the columns
             return FitResult._from_fields(fields, header, arrays, model)
         model, design, frame = mixed_files.unpack(header["mixed"], arrays, fields)
-        origin = header.get("origin")  # None: of a result that had lost it before it was saved
-        if origin is not None:
-            origin = origins.unpack(origin, arrays, model, fields["free"])
+        origin = None
+        if header.get("origin") is not None and model is not None:
+            origin = origins.unpack(header["origin"], arrays, model, fields["free"])
         return cls(**fields, origin=origin, mixed=design, frame=frame)
 
     def _rows(self) -> list[tuple[str, float, float, float, float, float]]:

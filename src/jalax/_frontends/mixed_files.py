@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from jalax._model import held
 from jalax._model.model import Model
+from jalax._particles import trees
 from jalax._runtime import arguments, files
 from jalax._runtime.files import FileError
 from jalax.models._formula import as_frame
@@ -85,13 +87,25 @@ def _pack_column(values: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
+def changes(origin: Any) -> dict[str, Any]:
+    """What a fit has made of the formula's model: numbers that are held, a prior."""
+    model = None if origin is None else origin.model
+    known = None if model is None else model.held
+    places = [] if known is None else np.asarray(known.order)[known.free.size :].tolist()
+    prior = model is not None and model.outside.log_prior is not None
+    return {"held": places, "log_prior": prior}
+
+
 # --- reading --------------------------------------------------------------------------------------
 
 
 def unpack(
     section: Any, arrays: dict[str, np.ndarray], fields: dict[str, Any]
-) -> tuple[Model, MixedDesign, Any]:
-    """The model, its design and its columns; `fields` are those of the result they belong to."""
+) -> tuple[Model | None, MixedDesign, Any]:
+    """The model, its design and its columns; `fields` are those of the result they belong to.
+
+    There is no model where the fit had a prior, a function that the file does not hold.
+    """
     formula, family = section["formula"], section["family"]
     if type(formula) is not str or type(family) is not str:
         raise FileError("its formula or its family is no text.")
@@ -103,7 +117,21 @@ def unpack(
     except Exception as error:  # whatever a formula of anybody's brings about, memory included
         raise FileError(f"its mixed model cannot be built again: {error}") from error
     _check_same(model, fields)
-    return model, design, frame
+    if places := section.get("held", []):
+        model = held.held_at(model, fields["theta"], _held_numbers(places, fields["theta"]))
+    if _shapes(fields["free"]) != _shapes(model.unconstrained(fields["theta"])):
+        raise FileError("its numbers on the optimiser's scale are not those of its theta.")
+    return None if section.get("log_prior") else model, design, frame
+
+
+def _held_numbers(places: Any, theta: Any) -> np.ndarray:
+    which = np.zeros(trees.size(theta), bool)
+    if type(places) is not list or not all(type(place) is int for place in places):
+        raise FileError(f"the numbers that are held are {places!r}.")
+    if not all(0 <= place < which.size for place in places) or len(places) >= which.size:
+        raise FileError(f"the numbers that are held are {places!r}, of {which.size}.")
+    which[places] = True
+    return which
 
 
 def _pandas() -> Any:
@@ -171,7 +199,6 @@ def _check_same(model: Model, fields: dict[str, Any]) -> None:
         fields["labels"] == model.outside.labels
         and weights.shape == lead
         and _shapes(fields["theta"]) == _shapes(model.theta)
-        and _shapes(fields["free"]) == _shapes(model.theta)
         and _shapes(fields["particles"]) == _shapes(expected)
     )
     if not same:

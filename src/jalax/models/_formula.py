@@ -50,6 +50,7 @@ class Design(NamedTuple):
     X: np.ndarray  # (n, p)
     offset: np.ndarray  # (n,)
     blocks: tuple[Block, ...]
+    frame: Any  # a DataFrame of the columns that the formula names: new rows are coded like these
 
 
 def parse(formula: str, data: Any) -> Design:
@@ -62,23 +63,21 @@ def parse(formula: str, data: Any) -> Design:
     if not len(frame):
         raise ValueError("the data have no rows.")
     _check_syntax(formula)
-    _check_columns(formula, frame)
+    frame = frame[_check_columns(formula, frame)].copy()
     bars = bar_terms(formula)
     if not bars:
         raise ValueError(
             f"{formula!r} has no random effect, such as (1|group): there is no latent to integrate "
             "out. Add one, or fit a generalised linear model, which needs no jalax."
         )
-    rest = formula
-    for bar in bars:
-        rest = rest.replace(bar, "", 1)
-    design = _matrices(_tidy(rest), frame)
+    design = matrices(without_bars(formula), frame)
     y, size = _response(design.response)
     fixed, X, offset = _fixed(design.common, y.size)
     blocks: list[Block] = []
     for bar in bars:
         blocks += _blocks(bar, frame, [block.name for block in blocks])
-    return Design(formula, design.response.name, y, size, fixed, X, offset, tuple(blocks))
+    known = fixed, X, offset, tuple(blocks), frame
+    return Design(formula, design.response.name, y, size, *known)
 
 
 def as_frame(data: Any) -> Any:
@@ -115,8 +114,10 @@ def bar_terms(formula: str) -> list[str]:
     return found
 
 
-def _tidy(formula: str) -> str:
+def without_bars(formula: str) -> str:
     """What is left of a formula without its bar terms: no empty sums."""
+    for bar in bar_terms(formula):
+        formula = formula.replace(bar, "", 1)
     left, _, right = formula.partition("~")
     terms = [part.strip() for part in right.split("+")]
     kept = " + ".join(part for part in terms if part)
@@ -196,15 +197,17 @@ def _number(node: Any) -> float | None:
     return value if isinstance(value, (int, float)) else np.inf
 
 
-def _check_columns(formula: str, frame: Any) -> None:
+def _check_columns(formula: str, frame: Any) -> list[str]:
+    """The columns that a formula names, all of them there and complete."""
     from formulae import model_description
 
     try:
-        names = sorted(model_description(formula.replace("||", "|")).var_names)
+        names = model_description(formula.replace("||", "|")).var_names
     except Exception as error:
         raise ValueError(f"the formula {formula!r} cannot be read: {error}") from error
     columns = [str(column) for column in frame.columns]
-    for name in filter(None, names):  # a number in a call has no name
+    names = sorted(filter(None, names))  # a number in a call has no name
+    for name in names:
         if name not in columns:
             raise ValueError(f"there is no column {name!r}; the data have {', '.join(columns)}.")
         missing = int(frame[name].isna().sum())
@@ -213,9 +216,10 @@ def _check_columns(formula: str, frame: Any) -> None:
                 f"column {name!r} has {missing} missing value(s): drop those rows "
                 f"(data.dropna(subset=[{name!r}])) or impute them first."
             )
+    return names
 
 
-def _matrices(formula: str, frame: Any) -> Any:
+def matrices(formula: str, frame: Any) -> Any:
     from formulae import design_matrices
     from formulae.environment import Environment
 
@@ -237,14 +241,14 @@ def _response(response: Any) -> tuple[np.ndarray, np.ndarray | None]:
     values = np.asarray(response.design_matrix)
     if response.kind == "proportion":
         for column in values.T.astype(float):
-            _check_finite(f"the response {response.name!r}", column)
+            check_finite(f"the response {response.name!r}", column)
         return values[:, 0].astype(float), values[:, 1].astype(float)
     if response.kind == "categoric" or values.ndim > 1 or values.dtype.kind not in "biuf":
         raise ValueError(
             f"the response {response.name!r} is not numeric: encode it as numbers first, a yes or "
             "no as 1 or 0."
         )
-    _check_finite(f"the response {response.name!r}", values.astype(float))
+    check_finite(f"the response {response.name!r}", values.astype(float))
     return values.astype(float), None
 
 
@@ -259,14 +263,14 @@ def _fixed(common: Any, rows: int) -> tuple[tuple[str, ...], np.ndarray, np.ndar
             columns.append(values)
             names += [str(label) for label in term.labels]
     X = np.concatenate(columns, axis=1)
-    _check_finite("an offset", offset)
+    check_finite("an offset", offset)
     for name, column in zip(names, X.T, strict=True):
-        _check_finite(f"the fixed effect {name!r}", column)
+        check_finite(f"the fixed effect {name!r}", column)
     _check_rank(X, names)
     return tuple(names), X, offset
 
 
-def _check_finite(what: str, values: np.ndarray) -> None:
+def check_finite(what: str, values: np.ndarray) -> None:
     """A column without missing values may have them after a transformation, such as a log."""
     wrong = np.flatnonzero(~np.isfinite(values))
     if wrong.size:
@@ -288,7 +292,7 @@ def _check_rank(X: np.ndarray, names: list[str]) -> None:
 def _blocks(bar: str, frame: Any, taken: list[str]) -> list[Block]:
     """One block a factor; with `||` one an effect."""
     apart = "||" in bar
-    group = _matrices("0 + " + bar.replace("||", "|"), frame).group
+    group = matrices("0 + " + bar.replace("||", "|"), frame).group
     by_factor: dict[str, list[Any]] = {}
     for name, term in group.terms.items():
         by_factor.setdefault(term.factor.name, []).append((name, term))
@@ -319,7 +323,7 @@ def _levels(factor: Any, frame: Any, count: int) -> np.ndarray:
         part.name if type(part).__name__ == "Call" else f"`{part.name}`"
         for part in factor.components
     ]
-    group = _matrices(f"0 + (1|{':'.join(parts)})", frame).group
+    group = matrices(f"0 + (1|{':'.join(parts)})", frame).group
     indicator = _dense(group[next(iter(group.terms))])
     assert indicator.shape[1] == count
     return np.argmax(indicator, axis=1)
@@ -334,7 +338,7 @@ def _effects(terms: list, group: Any, index: np.ndarray, count: int) -> tuple[li
         wide = _dense(group[name])
         narrow = wide.reshape(index.size, count, -1)[rows, index]
         for column in narrow.T:
-            _check_finite(f"the random effect {name!r}", column)
+            check_finite(f"the random effect {name!r}", column)
         assert np.isclose(np.abs(narrow).sum(), np.abs(wide).sum())  # levels come first
         columns.append(narrow)
         one = [str(label).split("|")[0] for label in term.labels[: narrow.shape[1]]]

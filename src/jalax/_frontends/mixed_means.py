@@ -1,0 +1,102 @@
+"""Marginal means of a factor and their differences, as R's emmeans has them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from jalax._frontends.mixed_predict import (
+    SCALES,
+    Estimates,
+    Fit,
+    Link,
+    Scale,
+    check_choice,
+)
+from jalax._runtime import arguments
+from jalax.models import _new_rows, _responses
+
+MOST_CELLS = 1_000_000
+
+
+def marginal_means(fit: Fit, factor: str, scale: Scale, level: float) -> Any:
+    """`MixedResult.marginal_means`."""
+    import pandas
+
+    check_choice("scale", scale, Scale, SCALES)
+    level = arguments.check_fraction("level", level)
+    labels, L, offset = _weights(fit, factor)
+    beta, covariance = _fixed(fit)
+    link = L @ beta + offset
+    variance = np.einsum("np,pq,nq->n", L, covariance, L)
+    family = fit.mixed.family
+    found = Estimates(link, variance, _responses.mean(family, link))
+    index = pandas.Index(labels, name=factor)
+    return pandas.DataFrame(scale.columns(family, found, level), index=index)
+
+
+def contrasts(fit: Fit, factor: str, scale: Scale, level: float) -> Any:
+    """`MixedResult.contrasts`."""
+    import pandas
+    from scipy.special import ndtr
+
+    check_choice("scale", scale, Scale, SCALES)
+    level = arguments.check_fraction("level", level)
+    labels, L, offset = _weights(fit, factor)
+    beta, covariance = _fixed(fit)
+    pairs = list(itertools.combinations(range(len(labels)), 2))
+    first, second = (np.array([pair[side] for pair in pairs], int) for side in (0, 1))
+    D = L[first] - L[second]
+    difference = D @ beta + offset[first] - offset[second]
+    variance = np.einsum("np,pq,nq->n", D, covariance, D)
+    link = _responses.LINKS[fit.mixed.family]
+    ratio = not isinstance(scale, Link) and link != "identity"
+    # Differences of logarithms and of logits are ratios and ratios of odds outside.
+    family = "poisson" if ratio else "gaussian"
+    found = Estimates(difference, variance, _responses.mean(family, difference))
+    columns = scale.columns(family, found, level)
+    error = np.sqrt(variance)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns["z value"] = difference / error
+    columns["Pr(>|z|)"] = 2 * ndtr(-np.abs(columns["z value"]))
+    sign = "/" if ratio else "-"
+    names = [f"{labels[i]} {sign} {labels[j]}" for i, j in pairs]
+    return pandas.DataFrame(columns, index=pandas.Index(names, name=factor))
+
+
+def _fixed(fit: Fit) -> tuple[np.ndarray, np.ndarray]:
+    size = len(fit.mixed.design.fixed)
+    return fit.theta["beta"], fit.covariance[:size, :size]
+
+
+def _weights(fit: Fit, factor: str) -> tuple[list[Any], np.ndarray, np.ndarray]:
+    """The levels of a factor, and the row of X and the offset that belong to the mean of each.
+
+    Rows of all combinations of the factors' levels, covariates at their means, averaged.
+    """
+    import pandas
+
+    design = fit.mixed.design
+    known = _new_rows.factors(design)
+    if factor not in known:
+        raise ValueError(
+            f"{factor!r} is no factor of the fixed effects; these are: "
+            f"{', '.join(known) or 'none'}. A column of numbers is one as C(column)."
+        )
+    names = [factor, *(name for name in known if name != factor)]
+    cells = int(np.prod([len(known[name].levels) for name in names]))
+    if cells > MOST_CELLS:
+        raise ValueError(
+            f"the factors {', '.join(names)} have {cells} combinations of levels, too many for "
+            "their mean: combine levels, or leave a factor out."
+        )
+    rows = list(itertools.product(*(known[name].levels for name in names)))
+    grid = pandas.DataFrame(rows, columns=names)
+    for name in _new_rows.covariates(design):
+        grid[name] = float(design.frame[name].mean())
+    X, offset = _new_rows.fixed_rows(design, grid)
+    count = len(known[factor].levels)
+    mean_of = X.reshape(count, -1, X.shape[1]).mean(axis=1)
+    return known[factor].levels, mean_of, offset.reshape(count, -1).mean(axis=1)
