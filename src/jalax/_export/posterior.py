@@ -105,48 +105,50 @@ def posterior_numbers(leaf: np.ndarray, weights: np.ndarray, level: float) -> np
     `leaf` is (G, N, ...) with weights (G, N), its numbers in the order of (G, ...); or (N, ...)
     with weights (N,).
     """
-    if weights.ndim == 1:  # each number by itself, all with the same weights
-        draws = leaf.reshape(leaf.shape[0], -1).T[:, :, None]
-        weights = np.broadcast_to(weights, draws.shape[:2])
-    else:
-        draws = leaf.reshape(*weights.shape, -1)
-    step = max(1, MOST_AT_ONCE // max(1, draws.shape[1] * draws.shape[2]))
-    parts = [
-        _of_some(draws[i : i + step], weights[i : i + step, :, None], level)
-        for i in range(0, len(draws), step)
-    ]
+    grouped, count = weights.ndim == 2, weights.shape[-1]
+    draws = leaf.reshape(*weights.shape, -1)
+    draws = np.swapaxes(draws, -1, -2)  # (G, D, N) or (D, N)
+    step = max(1, MOST_AT_ONCE // max(1, count * (draws.shape[1] if grouped else 1)))
+    parts = []
+    for i in range(0, len(draws), step):
+        some = draws[i : i + step]
+        own = weights[i : i + step, None] if grouped else weights
+        own = np.broadcast_to(own, some.shape)
+        parts.append(_of_rows(some.reshape(-1, count), own.reshape(-1, count), level))
     return np.concatenate(parts) if parts else np.zeros((0, 5))
 
 
-def _of_some(draws: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
-    """The numbers of draws (g, N, d) with weights (g, N, 1), as rows (g d, 5)."""
+def _of_rows(draws: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
+    """(M, 5) from M rows of N draws and their weights."""
     # A particle of weight zero may hold anything; one with a weight is never left out.
-    x = np.where(weights > 0, draws, 0.0).astype(float)
+    alive = weights > 0
+    x = np.where(alive, draws, 0)
     with np.errstate(invalid="ignore"):
         w = weights / weights.sum(axis=1, keepdims=True)
         mean = (w * x).sum(axis=1)
-        square = w * (x - mean[:, None]) ** 2
-        sd, error = np.sqrt(square.sum(axis=1)), np.sqrt((w * square).sum(axis=1))
-        ends = _quantiles(x, w, (0.5 - level / 2, 0.5 + level / 2))
-    low, high = (np.where(np.isfinite(mean), end, np.nan) for end in ends)
-    return np.stack([mean, sd, low, high, error], axis=-1).reshape(-1, 5)
+        part = w * (x - mean[:, None]) ** 2
+        sd, error = np.sqrt(part.sum(axis=1)), np.sqrt((w * part).sum(axis=1))
+        low, high = _quantiles(x, w, alive, (0.5 - level / 2, 0.5 + level / 2))
+    known = np.isfinite(mean)
+    low, high = np.where(known, low, np.nan), np.where(known, high, np.nan)
+    return np.stack([mean, sd, low, high, error], axis=1)
 
 
-def _quantiles(x: np.ndarray, w: np.ndarray, levels: Sequence[float]) -> list[np.ndarray]:
+def _quantiles(
+    x: np.ndarray, w: np.ndarray, alive: np.ndarray, levels: Sequence[float]
+) -> list[np.ndarray]:
     """Between the middles of the steps of each distribution function, as `Latent.quantiles`."""
-    alive = np.broadcast_to(w > 0, x.shape)
     order = np.argsort(np.where(alive, x, np.inf), axis=1)  # the dead come last
-    x = np.take_along_axis(x, order, axis=1)
-    w = np.take_along_axis(np.broadcast_to(w, x.shape), order, axis=1)
+    w = np.take_along_axis(w, order, axis=1)
     middle = np.cumsum(w, axis=1) - w / 2
-    last = alive.sum(axis=1, keepdims=True) - 1
+    rows, last = np.arange(len(x)), alive.sum(axis=1) - 1
     found = []
     for level in levels:
-        above = (middle < level).sum(axis=1, keepdims=True)
+        above = (middle < level).sum(axis=1)
         # Beyond the outermost particle nothing is known: it stands for what lies there.
         i, j = np.clip(above - 1, 0, last), np.clip(above, 0, last)
-        a, b = np.take_along_axis(middle, i, axis=1), np.take_along_axis(middle, j, axis=1)
-        left, right = np.take_along_axis(x, i, axis=1), np.take_along_axis(x, j, axis=1)
+        a, b = middle[rows, i], middle[rows, j]
+        left, right = x[rows, order[rows, i]], x[rows, order[rows, j]]
         share = np.where(b > a, (level - a) / np.where(b > a, b - a, 1.0), 0.0)
-        found.append((left + share * (right - left))[:, 0])
+        found.append(left + share * (right - left))
     return found

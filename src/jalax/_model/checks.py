@@ -36,7 +36,11 @@ def prepare_model(model: Any) -> Model:
     data = jax.tree_util.tree_map_with_path(data_leaf, model.data)
     if isinstance(model, GroupedModel):
         check_mask(data)
-    return model.refreshed().replace(latent=latent, data=data)
+    prepared: Any = model.refreshed().replace(latent=latent, data=data)
+    labels = getattr(model, "groups", None)
+    if labels is not None:  # these are the same data, and a result names its latents by them
+        prepared.groups = labels
+    return prepared
 
 
 def check_mask(data: Tree) -> None:

@@ -174,13 +174,18 @@ def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
 def with_auto_axes(tree: Tree) -> Tree:
     """Arrays of a mesh with explicit axes, as arrays of the same mesh without."""
 
-    def one(leaf):
+    def is_explicit(leaf):
         at = getattr(leaf, "sharding", None)
-        if not isinstance(at, NamedSharding) or AxisType.Explicit not in at.mesh.axis_types:
+        return isinstance(at, NamedSharding) and AxisType.Explicit in at.mesh.axis_types
+
+    def one(leaf):
+        if not is_explicit(leaf):
             return leaf
+        at = leaf.sharding
         return jax.device_put(leaf, NamedSharding(Layout(cast(Mesh, at.mesh)).mesh, at.spec))
 
-    return jax.tree.map(one, tree)
+    # Without such arrays the tree itself: a model has labels of its groups, which are no arrays.
+    return jax.tree.map(one, tree) if any(map(is_explicit, jax.tree.leaves(tree))) else tree
 
 
 def use_mesh(layout: Layout | None) -> AbstractContextManager:

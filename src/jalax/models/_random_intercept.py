@@ -32,12 +32,6 @@ class RandomIntercept(GroupedModel):
         copy.groups = None if "data" in changes else self.groups
         return copy
 
-    def refreshed(self) -> RandomIntercept:
-        """See `Model.refreshed`: what a fit begins with, and a result names its latents by."""
-        copy = cast(RandomIntercept, super().refreshed())
-        copy.groups = self.groups
-        return copy
-
 
 def random_intercept(
     y: ArrayLike, covariates: ArrayLike, groups: ArrayLike, *, family: Family
