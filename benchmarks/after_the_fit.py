@@ -12,6 +12,7 @@ import csv
 import dataclasses
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,28 @@ def effects(name: str) -> Callable[[Any, pd.DataFrame], np.ndarray]:
 def _as_r(label: str) -> tuple[int, str]:
     """R reads numbers as numbers, and sorts them so."""
     return (int(label), "") if label.isdigit() else (0, label)
+
+
+def limits(*names: str) -> Quantity:
+    """Profile limits of these numbers of theta, as R orders them, in widths of their interval."""
+
+    def ours(m, new):
+        ends = np.array([m.profile(name).interval() for name in names])
+        return (ends / np.diff(ends)).T.ravel()
+
+    r = "{ci <- confint(m, quiet = TRUE); as.vector(ci / (ci[, 2] - ci[, 1]))}"
+    return Quantity("profile limits, in widths", r, ours)
+
+
+def ratio(without: str, formula: str) -> Quantity:
+    """Of the fit without a term and the fit itself."""
+
+    def ours(m, new):
+        asked = {"family": m.mixed.family, "key": jax.random.key(1)}
+        return [jalax.anova(jalax.mixed(formula, m.frame, **asked), m).rows[1].ratio]
+
+    r = f"anova(update(m, . ~ . - {without}), m)$Chisq[2]"
+    return Quantity(f"anova without {without}", r, ours)
 
 
 LINK, POPULATION, NEW = predictions.Link(), predictions.Population(), predictions.ConditionalOrNew()
@@ -146,7 +169,10 @@ PROBLEMS = {
         ("subject",), {"subject": ["308", "999"], "days": [3.0, 11.0]},
         (Quantity("random slopes", "as.matrix(ranef(m)[[1]])[, 2]", effects("days")),
          Quantity("their sd", "sqrt(attr(ranef(m, condVar = TRUE)[[1]], 'postVar')[2, 2, ])",
-                  effects("days sd"))),
+                  effects("days sd")),
+         limits("sd Intercept | subject", "cor Intercept, days | subject", "sd days | subject",
+                "sigma", "Intercept", "days"),
+         ratio("days", "reaction ~ 1 + (days|subject)")),
     ),
     "cbpp": Problem(
         "p(incidence, size) ~ period + (1|herd)", "binomial",
@@ -160,7 +186,9 @@ PROBLEMS = {
                   lambda m, new: m.marginal_means("period", scale=LINK)["estimate"]),
          Quantity("their errors", "{L <- cbind(1, rbind(0, diag(3))); "
                   "sqrt(diag(L %*% as.matrix(vcov(m)) %*% t(L)))}",
-                  lambda m, new: m.marginal_means("period", scale=LINK)["std. error"])),
+                  lambda m, new: m.marginal_means("period", scale=LINK)["std. error"]),
+         limits("sd Intercept | herd", "Intercept", "period[2]", "period[3]", "period[4]"),
+         ratio("period", "p(incidence, size) ~ 1 + (1|herd)")),
     ),
     "seeds": Problem(
         "p(n, N) ~ x1 * x2 + (1|plate)", "binomial",
@@ -168,6 +196,8 @@ PROBLEMS = {
         {"m": "glmer(cbind(n, N - n) ~ x1 * x2 + (1 | plate), data, binomial, nAGQ = 25)",
          "t": "glmmTMB(cbind(n, N - n) ~ x1 * x2 + (1 | plate), data, binomial)"},
         ("plate",), {"plate": ["1", "99"], "x1": [0, 1], "x2": [1, 1]},
+        (limits("sd Intercept | plate", "Intercept", "x1", "x2", "x1:x2"),
+         ratio("x1:x2", "p(n, N) ~ x1 + x2 + (1|plate)")),
     ),
     "toenail": Problem(
         "outcome ~ treated * time + (1|patientID)", "binomial",
@@ -175,6 +205,7 @@ PROBLEMS = {
         {"m": "glmer(outcome ~ treated * time + (1 | patientID), data, binomial, nAGQ = 25)",
          "t": "glmmTMB(outcome ~ treated * time + (1 | patientID), data, binomial)"},
         ("patientID",), {"patientID": ["1", "9999"], "treated": [0.0, 1.0], "time": [3.0, 3.0]},
+        (ratio("treated:time", "outcome ~ treated + time + (1|patientID)"),),
     ),
 }  # fmt: skip
 
@@ -244,7 +275,16 @@ def main() -> None:
             exact = ""
             if known and quantity.exact is not None:
                 exact = f"{np.max(np.abs(ours - quantity.exact(known))):11.1e}"
-            print(f"{name:11}{quantity.name:34}{size:9.3g}{off:10.1e}{exact}")
+            print(f"{name:11}{quantity.name:34}{size:9.3g}{off:10.1e}{exact}", flush=True)
+        if name == "cbpp":
+            print(f"cbpp, 500 bootstraps, seconds: {seconds(m):.1f} and again {seconds(m):.1f}")
+
+
+def seconds(m: Any) -> float:
+    """Of the parametric bootstrap; in R: bootMer(m, fixef, nsim = 500)."""
+    began = time.perf_counter()
+    m.bootstrap(jax.random.key(2), 500)
+    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

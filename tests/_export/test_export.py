@@ -19,6 +19,7 @@ import pytest
 
 import jalax
 from jalax._evidence.uncertainty import Uncertainty
+from jalax._export import tables
 from jalax._export.tables import MAX_ROWS, Summary, Table
 
 Y = np.array([0.5, 1.5, 4.0, 2.0, -1.0])
@@ -551,3 +552,19 @@ assert "matplotlib.pyplot" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),  # print(signif(p, 4)) and format.pval(p, 4) in R
+    [(0.80042, "0.8004"), (0.0012303, "0.00123"), (7.0724e-10, "7.072e-10"), (1e-17, "< 2.2e-16")],
+)
+def test_p_values_as_r_prints_them(p, text):
+    assert tables.as_text(p, "p") == text
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(0.002, "-123.996"), (0.03, "-124.00"), (0.5, "-124.0"), (7e-6, "-123.9963"), (3.0, "-124.0")],
+)
+def test_digits_end_where_the_error_begins(error, text):
+    assert tables.as_text(-123.9963, tables.decimals(error)) == text

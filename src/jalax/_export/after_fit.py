@@ -55,17 +55,9 @@ def anova_summary(found: Any) -> Summary:
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for row in found.rows:
         freedom = " or ".join(map(str, row.degrees_of_freedom))
-        ratio = "-" if np.isnan(row.ratio) else f"{row.ratio:.3f}"
-        error = "-" if np.isnan(row.ratio) else f"{row.ratio_error:.2g}"
-        criteria = f"{row.aic:.2f}", "-" if np.isnan(row.bic) else f"{row.bic:.2f}"
-        cells = (str(row.num_parameters), *criteria, f"{row.log_likelihood:.3f}", ratio, error)
-        rows.append((row.name, (*cells, freedom, p_text(row.p_value))))
+        numbers = (row.aic, row.bic, row.log_likelihood, row.ratio, row.ratio_error)
+        rows.append((row.name, (float(row.num_parameters), *numbers, freedom, row.p_value)))
     columns = ("npar", "AIC", "BIC", "log-lik.", "ratio", "MC error", "df", "Pr(>ratio)")
-    return Summary.of(["Likelihood ratio tests"], [Table("", columns, rows)], list(found.notes))
-
-
-def p_text(p: float) -> str:
-    """As R prints it."""
-    if np.isnan(p):
-        return "-"
-    return "< 2.2e-16" if p < 2.2e-16 else f"{p:.4g}" if p >= 1e-4 else f"{p:.3e}"
+    formats = (".0f", ".2f", ".2f", ".3f", ".3f", ".2g", "", "p")
+    table = Table("", columns, rows, formats)
+    return Summary.of(["Likelihood ratio tests"], [table], list(found.notes))

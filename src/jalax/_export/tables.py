@@ -11,6 +11,7 @@ from typing import Any
 MAX_ROWS = 30  # shown; `to_frame` has them all
 
 Cell = float | str
+FIVE_DIGITS = ".5g"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +22,13 @@ class Table:
         title: shown above it; empty: none.
         columns: one head for each cell of a row; all empty: no line of heads.
         rows: (name, cells). A float is shown to five digits (NaN: "-"), a string as it is.
+        formats: how the floats of each column are shown, as in Python's `format`; "p" is a p value.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, tuple[Cell, ...]]]
+    formats: tuple[str, ...] = ()
 
     def __post_init__(self):
         for name, cells in self.rows:
@@ -37,7 +40,8 @@ class Table:
     @property
     def shown(self) -> list[tuple[str, tuple[str, ...]]]:
         """The first rows, every cell as text."""
-        return [(name, tuple(map(as_text, cells))) for name, cells in self.rows[:MAX_ROWS]]
+        how = self.formats or (FIVE_DIGITS,) * len(self.columns)
+        return [(name, tuple(map(as_text, cells, how))) for name, cells in self.rows[:MAX_ROWS]]
 
     @property
     def more(self) -> str:
@@ -132,10 +136,23 @@ class Summary(str):
         return self.frame.to_frame()
 
 
-def as_text(cell: Cell) -> str:
+def as_text(cell: Cell, how: str = FIVE_DIGITS) -> str:
     if isinstance(cell, str):
         return cell
-    return "-" if math.isnan(cell) else format(float(cell), ".5g")
+    if math.isnan(cell):
+        return "-"
+    return p_text(float(cell)) if how == "p" else format(float(cell), how)
+
+
+def p_text(p: float) -> str:
+    """A p value as R prints it."""
+    return "< 2.2e-16" if p < 2.2e-16 else format(p, ".4g" if p >= 1e-4 else ".3e")
+
+
+def decimals(error: float) -> str:
+    """The format of a number with this error: its last digit is the first of the error's."""
+    places = math.ceil(-math.log10(error)) if 0 < error < 1 else 1 if error else 4
+    return f".{min(places, 4)}f"
 
 
 def text_lines(table: Table, name_width: int) -> list[str]:

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from jalax._export.fit_summary import maxima_tables
 from jalax._export.posterior import Latents
-from jalax._export.tables import Summary, Table
+from jalax._export.tables import Summary, Table, decimals
 from jalax._fit import origins
 from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
@@ -274,7 +274,8 @@ class MixedResult(FitResult):
             p = 2 * float(ndtr(-abs(z)))
             rows.append((name, (value, error, z, p, low, high, simulation)))
         columns = ("estimate", "std. error", "z value", "Pr(>|z|)", "2.5 %", "97.5 %", "simulation")
-        return Table("Fixed effects", columns, rows)
+        formats = (".5g", ".4g", ".3f", "p", ".5g", ".5g", ".2g")
+        return Table("Fixed effects", columns, rows, formats)
 
     def _variances(self) -> Table:
         """Standard deviations, with the variance beside them; correlations have none."""
@@ -286,7 +287,8 @@ class MixedResult(FitResult):
             variance = value**2 if deviation else np.nan
             rows.append((name, (value, error, low, high, variance, simulation)))
         columns = ("estimate", "std. error", "2.5 %", "97.5 %", "variance", "simulation")
-        return Table("Random effects", columns, rows)
+        formats = (".5g", ".4g", ".5g", ".5g", ".5g", ".2g")
+        return Table("Random effects", columns, rows, formats)
 
     def _quality(self) -> Table:
         evidence = self.known_evidence
@@ -295,7 +297,9 @@ class MixedResult(FitResult):
         left = self.mixed.num_rows - self.num_parameters
         criteria = (np.nan if value is None else float(value) for value in (self.aic, self.bic))
         cells = (evidence.value, evidence.error, *criteria, float(left))
-        return Table("", ("log-lik.", "MC error", "AIC", "BIC", "df resid"), [("", cells)])
+        columns = ("log-lik.", "MC error", "AIC", "BIC", "df resid")
+        formats = (decimals(evidence.error), ".2g", ".2f", ".2f", ".0f")
+        return Table("", columns, [("", cells)], formats)
 
 
 def _deviations_first(row: tuple) -> int:
