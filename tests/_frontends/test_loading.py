@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import types
 import warnings
 
 import jax
@@ -20,6 +21,7 @@ from scipy.special import ndtri
 
 import jalax
 from jalax._frontends import mixed_files
+from jalax._frontends.mixed_latents import mixed_latents
 from jalax._runtime import files
 from jalax._runtime.files import FileError
 from jalax.models._mixed import build
@@ -254,6 +256,56 @@ def test_a_column_comes_back_as_it_was(name, tmp_path):
         designs = [build("y ~ 1 + (1|c)", one, "gaussian")[1].design for one in (found, frame)]
         assert designs[0].blocks[0].labels == designs[1].blocks[0].labels
         np.testing.assert_array_equal(designs[0].blocks[0].index, designs[1].blocks[0].index)
+
+
+def nested_frame():
+    """Two rooms in each of four schools, but three in the last."""
+    school = np.array([*"aabbccddd"]).repeat(3)
+    room = np.array([*"121212123"]).repeat(3)
+    y = np.random.default_rng(2).normal(size=27)
+    return pd.DataFrame({"y": y, "x": np.arange(27.0), "school": school, "room": room})
+
+
+def test_latents_of_nested_factors_have_their_levels_and_no_padding():
+    model, design = build("y ~ 1 + (1 + x|school/room)", nested_frame(), "gaussian")
+    shapes = {name: leaf.shape for name, leaf in model.latent.items()}
+    assert shapes == {"school": (1, 2), "school:room": (3, 2)}
+    particles = {}
+    for name, levels in design.levels.items():  # an effect has the number of its level, and a half
+        values = levels[:, None, :, None] + np.array([0.0, 0.5])
+        particles[name] = np.broadcast_to(values, (4, 8, *shapes[name]))
+    theta = {"sd": {"school": np.ones(2), "school:room": np.ones(2)}}
+    weights = np.full((4, 8), 1 / 8)
+    fitted = types.SimpleNamespace(weights=weights, particles=particles, theta=theta)
+    found = mixed_latents(fitted, design, 0.95)
+    assert len(found) == 2 * (4 + 9)
+    assert found.names[:2] == ("Intercept | school[a]", "x | school[a]")
+    assert found.names[-1] == "x | school:room[d:3]"
+    schools = np.arange(4)
+    np.testing.assert_array_equal(found.mean[:8], np.stack([schools, schools + 0.5], 1).ravel())
+    rooms = np.unique(design.design.blocks[1].index)  # some labels have no row
+    assert rooms.size == 9
+    np.testing.assert_array_equal(found.mean[8:], np.stack([rooms, rooms + 0.5], axis=1).ravel())
+    np.testing.assert_array_equal(found.shrinkage, 1.0)  # nothing varies
+
+
+@pytest.mark.parametrize("formula", ["y ~ x + (1|school/room)", "y ~ 1 + (x||school) + (1|room)"])
+def test_nested_and_crossed_models_are_built_again(formula):
+    """Of groups with padding, and of one joint latent with its structure."""
+    frame, arrays = nested_frame(), {}
+    model, design = build(formula, frame, "gaussian")
+    section = mixed_files.pack(formula, "gaussian", frame, arrays)
+    lead = (model.num_groups, 5) if model.grouped else (5,)
+    particles = jax.tree.map(lambda leaf: np.zeros((*lead, *leaf.shape)), model.latent)
+    fields = {"labels": model.outside.labels, "theta": model.theta, "free": model.theta}
+    fields |= {"particles": particles, "log_weights": np.zeros(lead)}
+    again, other, _ = mixed_files.unpack(section, arrays, fields)
+    assert type(again) is type(model)
+    assert_same_trees(again.data, model.data)
+    assert_same_trees(other.levels, design.levels)
+    if not model.grouped:
+        np.testing.assert_array_equal(again.structure.rows, model.structure.rows)
+        np.testing.assert_array_equal(again.structure.cols, model.structure.cols)
 
 
 def test_only_the_columns_of_the_formula_are_kept():
