@@ -128,6 +128,7 @@ def test_weighted_particles_say_the_same(name, x64):
         particles=particles,
         weights=jnp.asarray(weights if mixed.outer is not None else weights[0]),
         origin=SimpleNamespace(model=model),
+        followed_a_path=True,
     )
     weighted = Weighted(result, mixed)
     levels, known = weighted.levels(), exact.levels()

@@ -73,17 +73,19 @@ def test_random_effects_of_a_gaussian_model_are_those_of_lme4(sleep):
 
 
 def test_random_effects_of_a_binomial_model_are_those_of_quadrature(cbpp):
-    """The points of Scoring are nearer than the error of as many draws: a tenth of it is seen."""
+    """Within errors, which are small beside those of as many independent draws."""
     found = cbpp.random_effects()["herd"]
     b, _, p, _ = grid_of(cbpp)
     mean = p @ b
     sd = np.sqrt(p @ b**2 - mean**2)
     (block,) = cbpp.mixed.design.blocks
     assert found.index.tolist() == list(block.labels)
-    assert np.all(np.abs(found["Intercept"] - mean) < 0.5 * found["Intercept mc error"])
-    np.testing.assert_allclose(found["Intercept sd"], sd, rtol=0.01)
-    error = sd / np.sqrt(np.asarray(cbpp.ess))  # as of independent draws
-    assert np.all(np.abs(found["Intercept mc error"] / error - 1) < 0.5)
+    # The points belong to a theta that is a thousandth of an error away.
+    shift = 2e-3 * float(np.max(cbpp.standard_errors()["beta"]))
+    assert np.all(np.abs(found["Intercept"] - mean) < 4.5 * found["Intercept mc error"] + shift)
+    np.testing.assert_allclose(found["Intercept sd"], sd, rtol=0.003)
+    of_draws = sd / np.sqrt(np.asarray(cbpp.ess))
+    assert np.all(found["Intercept mc error"] < 0.1 * of_draws)
 
 
 def test_how_the_random_effects_move_with_theta(cbpp):
