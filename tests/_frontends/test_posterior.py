@@ -127,7 +127,9 @@ def test_weighted_particles_say_the_same(name, x64):
         theta=jax.tree.map(jnp.asarray, theta),
         particles=particles,
         weights=jnp.asarray(weights if mixed.outer is not None else weights[0]),
-        origin=SimpleNamespace(model=model),
+        log_weights=jnp.zeros(weights.shape),
+        origin=None,  # as from a file: the model is built again
+        followed_a_path=True,
     )
     weighted = Weighted(result, mixed)
     levels, known = weighted.levels(), exact.levels()

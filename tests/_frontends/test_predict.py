@@ -73,23 +73,24 @@ def test_random_effects_of_a_gaussian_model_are_those_of_lme4(sleep):
 
 
 def test_random_effects_of_a_binomial_model_are_those_of_quadrature(cbpp):
-    """The points of Scoring are nearer than the error of as many draws: a tenth of it is seen."""
+    """Within errors, which are small beside those of as many independent draws."""
     found = cbpp.random_effects()["herd"]
     b, _, p, _ = grid_of(cbpp)
     mean = p @ b
     sd = np.sqrt(p @ b**2 - mean**2)
     (block,) = cbpp.mixed.design.blocks
     assert found.index.tolist() == list(block.labels)
-    assert np.all(np.abs(found["Intercept"] - mean) < 0.5 * found["Intercept mc error"])
-    np.testing.assert_allclose(found["Intercept sd"], sd, rtol=0.01)
-    error = sd / np.sqrt(np.asarray(cbpp.ess))  # as of independent draws
-    assert np.all(np.abs(found["Intercept mc error"] / error - 1) < 0.5)
+    # The points belong to a theta that is a thousandth of an error away.
+    shift = 2e-3 * float(np.max(cbpp.standard_errors()["beta"]))
+    assert np.all(np.abs(found["Intercept"] - mean) < 4.5 * found["Intercept mc error"] + shift)
+    np.testing.assert_allclose(found["Intercept sd"], sd, rtol=0.003)
+    of_draws = sd / np.sqrt(np.asarray(cbpp.ess))
+    assert np.all(found["Intercept mc error"] < 0.1 * of_draws)
 
 
 def test_how_the_random_effects_move_with_theta(cbpp):
     """Against quadrature at thetas around."""
     beta, sd = np.asarray(cbpp.theta["beta"], float), float(cbpp.theta["sd"]["herd"][0])
-    fit = Fit(cbpp, cbpp.mixed)
     (parts,) = mixed_posterior.parts_of(cbpp.mixed, _new_rows.same_rows(cbpp.mixed.design)[1])
     slopes = mixed_posterior.posterior(cbpp, cbpp.mixed).slopes(parts)
     herd = cbpp.mixed.design.blocks[0].index
@@ -97,8 +98,7 @@ def test_how_the_random_effects_move_with_theta(cbpp):
         step = 1e-4 * np.eye(5)[i]
         ends = [herd_means(cbpp, beta + s * step[:4], sd + s * step[4]) for s in (1, -1)]
         expected = ((ends[0] - ends[1]) / 2e-4)[herd]
-        np.testing.assert_allclose(slopes[:, i], expected, atol=0.01)
-    assert fit.covariance.shape == (5, 5)
+        np.testing.assert_allclose(slopes[:, i], expected, atol=0.005)
 
 
 # ---------------------------------------------------------------- with random effects
@@ -181,9 +181,43 @@ def test_expected_cases_add_up_to_those_in_the_data(cbpp):
     """The equation of the maximum likelihood estimate for each period, by Fisher's identity."""
     design = cbpp.mixed.design
     expected = design.X.T @ (design.size * cbpp.fitted())
-    error = 4.5 * cbpp.simulation_errors()["beta"].max() * design.size.sum() / 4
-    np.testing.assert_allclose(expected, design.X.T @ design.y, atol=0.1)
-    assert error < 5
+    np.testing.assert_allclose(expected, design.X.T @ design.y, atol=0.05)
+
+
+@pytest.fixture(scope="module")
+def crossed():
+    """Counts with two crossed factors, one joint latent of 17 numbers."""
+    rng = np.random.default_rng(0)
+    a, b, x = rng.integers(0, 12, 200), rng.integers(0, 5, 200), rng.normal(size=200)
+    eta = 0.5 + 0.3 * x + 0.6 * rng.normal(size=12)[a] + 0.4 * rng.normal(size=5)[b]
+    frame = {"y": rng.poisson(np.exp(eta)), "x": x, "a": a.astype(str), "b": b.astype(str)}
+    formula = "y ~ x + (1|a) + (1|b)"
+    return jalax.mixed(formula, frame, family="poisson", key=jax.random.key(0))
+
+
+def test_expected_counts_add_up_with_crossed_factors(crossed):
+    """The same equation. Points that belong to theta one step before would be 1 % off."""
+    design = crossed.mixed.design
+    np.testing.assert_allclose(design.X.T @ crossed.fitted(), design.X.T @ design.y, rtol=1e-3)
+
+
+def test_a_new_level_of_one_of_two_factors(crossed):
+    """b of the other factor as it is, and the variance between levels of this one."""
+    new = {"x": [0.2, 0.2], "a": ["3", "99"], "b": ["1", "1"]}
+    found = crossed.predict(new, effects=NEW, scale=LINK)
+    effects = crossed.random_effects()
+    beta = np.asarray(crossed.theta["beta"], float) @ [1, 0.2]
+    a, b = effects["a"]["Intercept"]["3"], effects["b"]["Intercept"]["1"]
+    np.testing.assert_allclose(found["estimate"], [beta + a + b, beta + b], rtol=1e-6)
+    more = found["std. error"] ** 2 - float(crossed.theta["sd"]["a"][0]) ** 2
+    assert 0 < more[1] < 0.5
+    response = crossed.predict(new, effects=NEW)["estimate"]
+    sd = float(crossed.theta["sd"]["a"][0])
+    known = crossed.expectation(lambda x: x["b"][1, 0])  # near, but of the theta before
+    assert abs(float(known) - b) < 0.1
+    # exp of a normal variable on top of b's posterior, which is nearly normal itself
+    of_b = effects["b"]["Intercept sd"]["1"] ** 2
+    assert response[1] == pytest.approx(np.exp(beta + b + (of_b + sd**2) / 2), rel=5e-3)
 
 
 def test_a_new_level_on_the_response_scale_is_averaged(cbpp):

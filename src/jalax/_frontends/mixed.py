@@ -93,8 +93,7 @@ class MixedResult(FitResult):
         A column for each effect has its posterior mean at the fitted theta, one with " sd" its
         posterior standard deviation, and one with " mc error" the Monte-Carlo error of the mean.
         Of a Gaussian model they are in closed form, lme4's `ranef` and `condVar`, and the error is
-        zero. Else they are those of the weighted particles; the points of Scoring are nearer than
-        the error says, which is that of as many random draws.
+        zero. Else they are those of the weighted particles. The error has nothing of theta's own.
         """
         return mixed_predict.random_effects(self._fit)
 
@@ -127,7 +126,7 @@ class MixedResult(FitResult):
         >>> result = jalax.mixed("yield_ ~ 1 + (1|batch)", data, key=jax.random.key(0))
         >>> new = {"batch": ["A", "F"]}
         >>> result.predict(new)["estimate"].round(0).tolist()
-        [1510.0, 1482.0]
+        [1511.0, 1485.0]
         """
         return mixed_predict.predict(self._fit, new_data, effects, scale, level)
 

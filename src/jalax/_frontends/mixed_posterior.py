@@ -16,9 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from jalax._evidence.record import SavedState
 from jalax._evidence.uncertainty import Uncertainty
 from jalax._fit.result import FitResult
 from jalax._model.model import Model
+from jalax._particles.weight_math import normalise
+from jalax._reference.points import LATENTS_UP_TO
 from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.layouts import use_mesh
 from jalax.models import _new_rows
@@ -30,6 +33,7 @@ MOST = (
 )
 AT_ONCE = 4_000_000  # numbers of rows times particles
 GROUPS_AT_ONCE = 64
+BLOCKS = 8  # of quasi-random points, for the error of a mean
 
 Theta = dict[str, Any]
 
@@ -61,6 +65,9 @@ class Posterior(Protocol):
 
     def average(self, of: Callable, base: np.ndarray, parts: Parts) -> np.ndarray:
         """The mean of `of(base + random part)`."""
+
+    def draw(self, key: jax.Array) -> np.ndarray:
+        """(G, D): one draw of all random effects."""
 
 
 def posterior(result: FitResult, mixed: MixedDesign) -> Posterior:
@@ -177,6 +184,10 @@ class Exact:
     def average(self, of: Callable, base: np.ndarray, parts: Parts) -> np.ndarray:
         return base + self.moments(parts)[0]  # the link is the identity
 
+    def draw(self, key: jax.Array) -> np.ndarray:
+        noise = np.asarray(jax.random.normal(key, self.mean.shape), float)
+        return self.mean + np.einsum("gij,gj->gi", root_of(self.covariance), noise)
+
     def _slopes(self) -> np.ndarray:
         """(G, D, P): of beta exactly, of the others by central differences in float64."""
         flat, unravel = ravel_float64(self.theta)
@@ -236,7 +247,7 @@ def _solved(theta: Theta, mixed: MixedDesign) -> tuple[np.ndarray, np.ndarray, n
 
 def root_of(covariance: np.ndarray) -> np.ndarray:
     values, vectors = np.linalg.eigh(covariance)
-    return vectors * np.sqrt(np.maximum(values, 0.0))
+    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
 
 
 def _multiply(mixed: MixedDesign, roots: dict, of: np.ndarray, axis: int) -> None:
@@ -260,7 +271,7 @@ class Weighted:
         self.result, self.mixed = result, mixed
         grouped = mixed.outer is not None
         leaves = [np.asarray(result.particles[name]) for name in sorted(result.particles)]
-        weights = np.asarray(result.weights, float)
+        weights = np.asarray(weights_of(result, mixed), float)
         if not grouped:
             leaves, weights = [leaf[None] for leaf in leaves], weights[None]
         flat = np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves], axis=2)
@@ -271,9 +282,14 @@ class Weighted:
     def levels(self) -> Levels:
         w = self.weights[:, :, None]
         mean = np.sum(w * self.values, axis=1)
-        square = (self.values - mean[:, None]) ** 2
-        sd = np.sqrt(np.sum(w * square, axis=1))
-        return Levels(mean, sd, np.sqrt(np.sum(w**2 * square, axis=1)))
+        away = self.values - mean[:, None]
+        sd = np.sqrt(np.sum(w * away**2, axis=1))
+        # Every eighth of quasi-random points is a lattice or a net itself. Their spread is that of
+        # an eighth of the points, and larger than what it is taken for.
+        quasi = not self.result.followed_a_path and size_of(self.mixed) <= LATENTS_UP_TO
+        blocks = BLOCKS if quasi and away.shape[1] % BLOCKS == 0 else away.shape[1]
+        sums = (w * away).reshape(len(away), blocks, -1, away.shape[2]).sum(axis=2)
+        return Levels(mean, sd, np.sqrt(np.sum(sums**2, axis=1)))
 
     def _chunks(self, parts: Parts) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """Some rows at a time: their random part at every particle, and the weights."""
@@ -299,10 +315,16 @@ class Weighted:
             found[rows] = np.sum(w * of(base[rows, None] + random), axis=1)
         return found
 
+    def draw(self, key: jax.Array) -> np.ndarray:
+        index = jax.random.categorical(key, jnp.log(jnp.asarray(self.weights)), axis=1)
+        return self.values[np.arange(len(self.values)), np.asarray(index)]
+
     def slopes(self, parts: Parts) -> np.ndarray:
-        model = model_of(self.result, self.mixed)
+        model, result = model_of(self.result, self.mixed), self.result
+        weights = jnp.asarray(self.weights, result.log_weights.dtype)
         with use_mesh(model.layout):
-            found = _slopes(model, self.result.theta, self.result.particles, self.result.weights)
+            weights = weights if model.grouped else weights[0]
+            found = _slopes(model, result.theta, result.particles, weights)
         slopes = np.asarray(found, float)
         return np.einsum("nk,nkp->np", parts.z, slopes[parts.group[:, None], parts.position])
 
@@ -313,6 +335,40 @@ def model_of(result: FitResult, mixed: MixedDesign) -> Model:
         return result.origin.model
     model, _ = build(mixed.design.formula, mixed.design.frame, mixed.family)
     return model
+
+
+def weights_of(result: FitResult, mixed: MixedDesign) -> jax.Array:
+    """The weights of the particles at the theta of the result.
+
+    They were weighted where an algorithm had last looked: of Scoring one step before, of JALA-EM
+    at its last step. beta and b move against each other, so that a small difference is seen in
+    their sum. Of a result from a file it is not known where.
+    """
+    origin = result.origin
+    if origin is None or isinstance(result.state, SavedState):
+        return result.weights
+    model, there = origin.model, result.state.theta
+    seen = origin.algorithm.measurement(result.state)
+    if seen is not None and bool(origin.algorithm.is_done(result.state)):
+        flat, unravel = ravel_pytree(result.free)
+        there = unravel(jnp.asarray(seen.theta, flat.dtype))
+    with use_mesh(model.layout):
+        moved = _moved(model, result.theta, model.constrained(there), result.particles)
+    return normalise(result.log_weights + moved)
+
+
+@jit(LEVEL_1)
+def _moved(model: Model, to: Theta, there: Theta, particles: Any) -> jax.Array:
+    """The change of log p(b, y) between two thetas at every particle."""
+
+    def of_group(group):
+        x, data = group
+        return jax.vmap(lambda b: model.log_joint(to, b, data) - model.log_joint(there, b, data))(x)
+
+    if not model.grouped:
+        return of_group((particles, model.data))
+    groups = particles, model.data
+    return jax.lax.map(of_group, groups, batch_size=min(GROUPS_AT_ONCE, model.num_groups))
 
 
 @jit(LEVEL_1)

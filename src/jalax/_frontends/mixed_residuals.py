@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jalax._frontends import mixed_posterior
 from jalax._frontends.mixed_posterior import covariance_of, parts_of, root_of
 from jalax._frontends.mixed_predict import (
     NODES,
@@ -24,7 +25,7 @@ from jalax._frontends.mixed_predict import (
 )
 from jalax._runtime import arguments
 from jalax._runtime.compilation import LEVEL_1, jit
-from jalax.models import _new_rows, _responses
+from jalax.models import _responses
 
 AT_ONCE = 100_000  # pairs of a row and a response, for the sum over the nodes
 
@@ -120,12 +121,9 @@ def quantiles(fit: Fit, key: jax.Array, effects: Effects) -> np.ndarray:
 
 def _drawn_part(fit: Fit, key: jax.Array) -> np.ndarray:
     """z'b of each row for one draw of b from its posterior."""
-    drawn = fit.result.resample(key, 1)
-    leaves = [np.asarray(drawn[name], float) for name in sorted(drawn)]
-    groups = 1 if fit.mixed.outer is None else len(leaves[0])
-    flat = np.concatenate([leaf.reshape(groups, -1) for leaf in leaves], axis=1)
-    (parts,) = parts_of(fit.mixed, _new_rows.same_rows(fit.mixed.design)[1])
-    return np.sum(parts.z * flat[parts.group[:, None], parts.position], axis=1)
+    drawn = mixed_posterior.posterior(fit.result, fit.mixed).draw(key)
+    (parts,) = parts_of(fit.mixed, fit.random(None))
+    return np.sum(parts.z * drawn[parts.group[:, None], parts.position], axis=1)
 
 
 def _placed(
