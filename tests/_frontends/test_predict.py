@@ -13,8 +13,9 @@ from scipy.special import expit, logit
 import jalax
 from jalax import predictions
 from jalax._frontends import mixed_posterior
-from jalax._frontends.mixed_predict import Fit, averaged
-from jalax.models import _new_rows
+from jalax._frontends.mixed_means import _weights
+from jalax._frontends.mixed_predict import Fit, averaged, prior_variance, spread_slopes
+from jalax.models import _mixed, _new_rows
 
 LINK = predictions.Link()
 POPULATION, MARGINAL = predictions.Population(), predictions.Marginal()
@@ -294,6 +295,31 @@ def test_averages_of_the_inverse_links(spread):
         np.testing.assert_allclose(by_spread, (np.exp(at) * nodes) @ weights, rtol=1e-6, atol=1e-12)
 
 
+def test_how_the_spread_moves_with_theta():
+    """sqrt(z' Sigma z) with a correlated slope and a second factor, one number at a time."""
+    rng = np.random.default_rng(6)
+    frame = {"y": rng.poisson(2, 30), "x": rng.normal(size=30)}
+    frame |= {"g": np.repeat(list("abcde"), 6), "h": np.tile(list("pqr"), 10)}
+    _, mixed = _mixed.build("y ~ x + (x|g) + (1|h)", frame, "negativebinomial")
+    theta = {"beta": np.zeros(2), "cor": {"g": np.array([0.4]), "h": np.zeros(0)}}
+    theta |= {"sd": {"g": np.array([0.7, 1.2]), "h": np.array([0.5])}, "shape": np.array(2.0)}
+    flat, unravel = mixed_posterior.ravel_float64(theta)
+    Z = _new_rows.same_rows(mixed.design)[1].Z
+
+    def spread(numbers):
+        return np.sqrt(prior_variance(mixed, unravel(numbers), Z))
+
+    assert spread(flat)[0] == pytest.approx(
+        np.sqrt(0.49 + 2 * 0.4 * 0.84 * frame["x"][0] + 1.44 * frame["x"][0] ** 2 + 0.25)
+    )
+    slopes = spread_slopes(mixed, theta, Z, spread(flat))
+    assert slopes.shape == (30, 5)
+    for i in range(5):
+        step = 1e-6 * np.eye(7)[i + 2]
+        expected = (spread(flat + step) - spread(flat - step)) / 2e-6
+        np.testing.assert_allclose(slopes[:, i], expected, atol=1e-8)
+
+
 def test_choices_are_objects(sleep):
     for options, message in [
         ({"effects": "population"}, "effects must be one of jalax.predictions.Conditional(), "),
@@ -348,9 +374,6 @@ def test_marginal_means_weigh_the_cells_of_other_factors_alike():
             "g": np.repeat([f"g{i}" for i in range(8)], 10),
         }
     )
-    from jalax._frontends.mixed_means import _weights
-    from jalax.models import _mixed
-
     _, mixed = _mixed.build("y ~ a * x + a:b + offset(2 * x) + (1|g)", frame, "gaussian")
     labels, L, offset = _weights(Fit(None, mixed), "a")
     assert labels == ["p", "q"]

@@ -176,7 +176,7 @@ def test_simulated_data_have_the_models_moments(right):
     assert abs(apart.mean()) < 5 * apart.std() / np.sqrt(len(y))
 
 
-def test_the_figure_has_the_residuals(sleep):
+def test_the_figure_has_the_residuals(sleep, right):
     axes = Figure().subplots(2, 2)
     drawn = sleep.plot_residuals(ax=axes)
     assert drawn.shape == (4,)
@@ -186,6 +186,9 @@ def test_the_figure_has_the_residuals(sleep):
     np.testing.assert_allclose(drawn[1].lines[0].get_ydata(), np.sort(values))
     np.testing.assert_allclose(drawn[2].lines[0].get_ydata(), np.sqrt(np.abs(values)))
     assert len(drawn[3].get_xticklabels()) == 18
+    drawn = right.plot_residuals(residuals.Quantile(jax.random.key(5)), ax=axes)
+    means = right.predict(effects=predictions.Marginal())["estimate"]
+    np.testing.assert_allclose(drawn[0].lines[-3].get_xdata(), means)
     with pytest.raises(ValueError, match="plot_residuals draws 4 panels, and ax= holds 1"):
         sleep.plot_residuals(ax=Figure().subplots())
 

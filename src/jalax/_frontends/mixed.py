@@ -164,7 +164,8 @@ class MixedResult(FitResult):
         """Residuals in four panels: against fitted values, normal quantiles, scale, by group.
 
         Args:
-            kind: as in `residuals`; of a count, `jalax.residuals.Quantile(key)` should be normal.
+            kind: as in `residuals`; of a count, `jalax.residuals.Quantile(key)` should be normal,
+                and is drawn against the means over all levels, since it holds random effects.
             ax: four matplotlib axes; by default those of a new figure.
 
         Returns:

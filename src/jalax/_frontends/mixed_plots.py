@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 
 from jalax._export.plots import BLUE, ORANGE, label_of, new_axes
-from jalax._frontends.mixed_predict import Fit, fitted
-from jalax._frontends.mixed_residuals import residuals
+from jalax._frontends.mixed_predict import Fit, Marginal, fitted, marginal_means_of_rows
+from jalax._frontends.mixed_residuals import Quantile, residuals
 
 MAX_GROUPS = 40  # shown by name
+TENTHS = 10
 
 
 def plot_residuals(fit: Fit, kind: Any, ax: Any) -> np.ndarray:
     """`MixedResult.plot_residuals`."""
-    values, means = residuals(fit, kind), fitted(fit)
+    values = residuals(fit, kind)
+    integrated = isinstance(kind, Quantile) and isinstance(kind.effects, Marginal)
+    # What holds the random effects would rise with means that hold them, too.
+    means = marginal_means_of_rows(fit) if integrated else fitted(fit)
     if ax is None:
         ax = new_axes(2, 2, figsize=(9.0, 6.4))
     axes = np.ravel(np.asarray(ax, dtype=object))
@@ -30,6 +34,8 @@ def plot_residuals(fit: Fit, kind: Any, ax: Any) -> np.ndarray:
     axes[0].set_ylabel(name)
     _normal(axes[1], values)
     _against_fitted(axes[2], means, np.sqrt(np.abs(values)))
+    for axis in (axes[0], axes[2]):
+        axis.set_xlabel("means over all levels" if integrated else "fitted values")
     axes[2].set_ylabel("root of their size")
     _by_group(axes[3], fit, values)
     titles = ("residuals and fitted values", "normal quantiles", "scale and location", "by group")
@@ -40,12 +46,14 @@ def plot_residuals(fit: Fit, kind: Any, ax: Any) -> np.ndarray:
 
 def _against_fitted(ax: Any, means: np.ndarray, values: np.ndarray) -> None:
     ax.plot(means, values, "o", color=BLUE, ms=3, alpha=0.5, mew=0)
-    order = np.argsort(means, kind="stable")
-    # Means over tenths of the rows show a trend, and need no smoother.
-    tenths = [part for part in np.array_split(order, 10) if part.size]
-    middle = [(means[part].mean(), values[part].mean()) for part in tenths]
+    # Means over tenths of the rows, or over those with the same mean, show a trend.
+    distinct, which = np.unique(means, return_inverse=True)
+    if len(distinct) <= TENTHS:
+        parts = [np.flatnonzero(which == i) for i in range(len(distinct))]
+    else:
+        parts = np.array_split(np.argsort(means, kind="stable"), TENTHS)
+    middle = [(means[part].mean(), values[part].mean()) for part in parts]
     ax.plot(*np.transpose(middle), color=ORANGE, lw=1.3, marker="s", ms=4)
-    ax.set_xlabel("fitted values")
 
 
 def _normal(ax: Any, values: np.ndarray) -> None:

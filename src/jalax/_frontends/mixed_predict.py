@@ -14,8 +14,8 @@ from jalax._runtime import arguments
 from jalax.models import _new_rows, _responses
 from jalax.models._mixed import MixedDesign
 
-# The trapezoidal rule on a normal density. Gauss and Hermite's 100 points are off by 1e-4 for the
-# logit with a standard deviation of 4; with these the error is below rounding.
+# The trapezoidal rule on a normal density. For the logit with a standard deviation of 10, Gauss and
+# Hermite's 100 points are off by 7e-4, these by 5e-7; with 4 by 2e-7 and by nothing but rounding.
 NODES = np.linspace(-8.5, 8.5, 121)
 WEIGHTS = np.exp(-(NODES**2) / 2) / np.sum(np.exp(-(NODES**2) / 2))
 
@@ -329,6 +329,13 @@ def fitted(fit: Fit) -> np.ndarray:
     posterior = mixed_posterior.posterior(fit.result, fit.mixed)
     base = X @ fit.theta["beta"] + offset
     return _conditional_mean(fit, posterior, base, parts, np.zeros(len(base)))
+
+
+def marginal_means_of_rows(fit: Fit) -> np.ndarray:
+    """The mean of each row's response over all levels that there could be."""
+    X, offset = fit.fixed(None)
+    spread = np.sqrt(prior_variance(fit.mixed, fit.theta, fit.effects(None)))
+    return averaged(fit.mixed.family, X @ fit.theta["beta"] + offset, spread)[0]
 
 
 def random_effects(fit: Fit) -> dict[str, Any]:
