@@ -568,3 +568,28 @@ def test_p_values_as_r_prints_them(p, text):
 )
 def test_digits_end_where_the_error_begins(error, text):
     assert tables.as_text(-123.9963, tables.decimals(error)) == text
+
+
+def test_arviz_has_observations_drawn_again():
+    """Given x: y ~ N(mu + 3 x, s), so that y - mu - 3 x has variance s^2, and s stays as it is."""
+
+    def log_joint(mu, x, data):
+        norm = jax.scipy.stats.norm.logpdf
+        return norm(x) + norm(data["y"], mu + 3 * x, data["s"])
+
+    def simulate(key, mu, x, data):
+        key_x, key_y = jax.random.split(key)
+        x = jax.random.normal(key_x) if x is None else x
+        return data | {"y": mu + 3 * x + data["s"] * jax.random.normal(key_y)}
+
+    y, s = jnp.linspace(-4.0, 4.0, 5), jnp.array([0.5, 1.0, 2.0, 1.0, 0.5])
+    model = jalax.GroupedModel(log_joint, 0.0, {"y": y, "s": s}, simulate=simulate)
+    quiet = jalax.callbacks.Callback()
+    result = jalax.fit(model, 0.0, key=jax.random.key(0), progress=quiet)
+    data = result.to_arviz(jax.random.key(1), num_samples=2000)
+    assert list(data.posterior_predictive) == ["y"]
+    left = data.posterior_predictive["y"] - 3 * data.posterior["x"] - float(result.theta)
+    assert left.dims == ("chain", "draw", "group")
+    z = left.values[0] / np.asarray(s)
+    assert np.abs(z.mean(axis=0)).max() < 4.5 / np.sqrt(2000)
+    assert np.abs((z**2).mean(axis=0) - 1).max() < 4.5 * np.sqrt(2 / 2000)

@@ -15,7 +15,7 @@ from jalax._export.versions import version_of
 from jalax._model import evaluation
 from jalax._particles.resampling import draw_ancestors, systematic
 from jalax._runtime import arguments
-from jalax._runtime.compilation import Jit
+from jalax._runtime.compilation import Jit, jit
 
 RESERVED = ("chain", "draw", "group", "particle", "step", "parameter", "log_weight")
 
@@ -48,7 +48,12 @@ def to_arviz(
         "fit": named.dataset(_path(result), _facts(result)),
     }
     observed, constant = _data(result, named)
-    for name, variables in (("observed_data", observed), ("constant_data", constant)):
+    predicted = _predictive(result, index, key, named)
+    for name, variables in (
+        ("observed_data", observed),
+        ("constant_data", constant),
+        ("posterior_predictive", predicted),
+    ):
         if variables:
             groups[name] = named.dataset(variables)
     named.check_all_used()
@@ -210,6 +215,39 @@ def _path(result: FitRecord) -> Variables:
         else:
             out[name] = (("step",), np.asarray(record))
     return out
+
+
+def _predictive(result: FitRecord, index: np.ndarray, key: Any, named: _Named) -> Variables:
+    """Observations drawn again, given each draw of the latents; {} where the model cannot."""
+    if result.origin is None or result.origin.model.outside.simulate is None:
+        return {}
+    model = result.origin.model
+    told = model.outside.observed
+    key = jax.random.fold_in(result.origin.key, 6) if key is None else jax.random.fold_in(key, 1)
+    drawn = jax.tree.map(lambda leaf: _draws(np.asarray(leaf), index)[0], result.particles)
+    new = _arrays(_replicated(key, model, result.theta, drawn, model.outside.simulate), "data")
+    old = _arrays(model.data, "data")
+    out: Variables = {}
+    for name, values in new.items():
+        drawn_again = not np.array_equal(values, np.broadcast_to(old[name], values.shape))
+        if drawn_again and (told is None or name in told):
+            out[name] = (("chain", "draw", *named.seen[name]), values[None])
+    return out
+
+
+@jit(static_argnames="function")
+def _replicated(key, model: Any, theta: Any, drawn: Any, function: Any) -> Any:
+    """Data for each draw, (draws, ...); grouped (draws, G, ...)."""
+    num = jax.tree.leaves(drawn)[0].shape[0]
+
+    def one(pair):
+        key, x = pair
+        if not model.grouped:
+            return function(key, theta, x, model.data)
+        keys = jax.random.split(key, model.num_groups)
+        return jax.vmap(lambda k, x, d: function(k, theta, x, d))(keys, x, model.data)
+
+    return jax.lax.map(one, (jax.random.split(key, num), drawn), batch_size=min(num, 64))
 
 
 def _facts(result: FitRecord) -> dict[str, Any]:

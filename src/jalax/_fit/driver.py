@@ -135,18 +135,22 @@ def _retry(run: Run, failed: np.ndarray) -> None:
 
 
 def _append(run: Run, chunk: loop.Chunk, done: np.ndarray) -> None:
-    """Bring the records of a chunk to the host; rows a stopped fit does not have are NaN."""
-    run.state = chunk.state
-    records = to_host(chunk.records)
+    """A chunk's records and its state, one right after the other: an interrupt that comes while
+    the records are on their way to the host finds those and the state of the chunk before."""
     rows = int(done.max())
-    if rows == 0 and run.records:
-        return
-    if not run.many:
-        if run.records:
+    if rows > 0 or not run.records:
+        new = _rows_of(run, to_host(chunk.records), done, rows)
+        if run.records and not run.many:
             run.records[-1] = _thinned(run.records[-1], run.record, keep_last=False)
+        run.records.append(new)
+    run.state = chunk.state
+
+
+def _rows_of(run: Run, records: Any, done: np.ndarray, rows: int) -> Any:
+    """The records of a chunk; rows that a stopped fit of many does not have are NaN."""
+    if not run.many:
         new = jax.tree.map(lambda x: x[:rows].copy(), records)
-        run.records.append(_thinned(new, run.record, keep_last=True))
-        return
+        return _thinned(new, run.record, keep_last=True)
     missing = np.arange(rows)[None, :] >= done[:, None]
 
     def trim(buffer):
@@ -157,7 +161,7 @@ def _append(run: Run, chunk: loop.Chunk, done: np.ndarray) -> None:
             array[missing] = 0
         return array
 
-    run.records.append(jax.tree.map(trim, records))
+    return jax.tree.map(trim, records)
 
 
 def _thinned(rows: dict, record: int, keep_last: bool) -> dict:

@@ -286,7 +286,8 @@ class FitResult(AfterFit, Portable):
         Its groups: `posterior` (equally weighted draws, one chain, in random order),
         `weighted_posterior` (the particles and their unnormalised log-weights), `sample_stats`
         (`lp` is log p_theta(x, y); `particle` says which one a draw is), `fit` (the history, theta
-        and its errors), `constant_data` and, where the model can tell it apart, `observed_data`.
+        and its errors), `constant_data` and, where the model can tell it apart, `observed_data`;
+        where it can simulate, `posterior_predictive`: observations drawn again given each draw.
         A latent that is an array has the name "x", such data "data". Arrays of a grouped
         model have an axis "group". A result from a file has no `lp`, and data only with its model.
 
