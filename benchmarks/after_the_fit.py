@@ -179,7 +179,7 @@ PROBLEMS = {
 }  # fmt: skip
 
 
-def quadrature(m: Any, problem: Problem) -> dict[str, np.ndarray]:
+def quadrature(m: Any) -> dict[str, np.ndarray]:
     """Of binomial rows with one random intercept: the posterior on a grid, at our theta."""
     design, theta = m.mixed.design, m.theta
     (block,) = design.blocks
@@ -219,9 +219,8 @@ def answers_of_r(frames: dict[str, tuple[pd.DataFrame, pd.DataFrame]]) -> dict[t
 def _as_factor(column: str) -> str:
     """R reads labels as numbers; new rows may have levels of their own."""
     both = f"factor(c(as.character(data${column}), as.character(new${column})))"
-    return (
-        f"{{data${column} <- factor(data${column}); new${column} <- {both}[-seq_len(nrow(data))]}}"
-    )
+    new = f"new${column} <- {both}[-seq_len(nrow(data))]"
+    return f"{{data${column} <- factor(data${column}); {new}}}"
 
 
 def _rows(file) -> list[list[str]]:
@@ -235,12 +234,12 @@ def main() -> None:
     for name, problem in PROBLEMS.items():
         data, new = frames[name]
         m = jalax.mixed(problem.formula, data, family=problem.family, key=jax.random.key(0))
-        known = {} if problem.family == "gaussian" else quadrature(m, problem)
+        known = {} if problem.family == "gaussian" else quadrature(m)
         for i, quantity in enumerate((*QUANTITIES, *problem.more)):
             ours = np.asarray(quantity.ours(m, new), float)
             r = theirs[name, f"q{i}"]
             size = np.sqrt(np.mean(ours**2))
-            off = np.max(np.abs(ours - r)) if r.shape == ours.shape else np.nan
+            off = np.max(np.abs(ours - r)) if r.shape == ours.shape else np.nan  # R failed
             exact = ""
             if known and quantity.exact is not None:
                 exact = f"{np.max(np.abs(ours - quantity.exact(known))):11.1e}"
