@@ -238,12 +238,11 @@ def main() -> None:
         for i, quantity in enumerate((*QUANTITIES, *problem.more)):
             ours = np.asarray(quantity.ours(m, new), float)
             r = theirs[name, f"q{i}"]
-            size = np.sqrt(np.mean(ours**2))
             off = np.max(np.abs(ours - r)) if r.shape == ours.shape else np.nan  # R failed
             exact = ""
             if known and quantity.exact is not None:
                 exact = f"{np.max(np.abs(ours - quantity.exact(known))):11.1e}"
-            print(f"{name:11}{quantity.name:34}{size:9.3g}{off:10.1e}{exact}")
+            print(f"{name:11}{quantity.name:34}{np.sqrt(np.mean(ours**2)):9.3g}{off:10.1e}{exact}")
 
 
 if __name__ == "__main__":
