@@ -141,7 +141,7 @@ def test_vcov_is_the_inverse_of_the_exact_hessian(slopes, x64):
     model = linear_mixed()
     theta = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), slopes.theta)
     flat, unravel = ravel_pytree(theta)
-    hessian = jax.hessian(lambda t: model.exact_log_evidence(unravel(t)))(flat)
+    hessian = jax.jit(jax.hessian(lambda t: model.exact_log_evidence(unravel(t))))(flat)
     exact, found = np.linalg.inv(-np.asarray(hessian)), slopes.vcov()
     assert found.shape == (6, 6)
     scale = np.sqrt(np.outer(np.diag(exact), np.diag(exact)))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 64  # fits in a block
 FEW = 24  # steps; from a theta that is near most need 10 to 16
+ENOUGH_POINTS = 256  # of a group: one data set differs from the next by more than their error
 
 
 def model_of(result: FitRecord, what: str) -> Model:
@@ -219,8 +220,9 @@ def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: An
         warnings.simplefilter("ignore")
         if not result.origin.algorithm.finds_its_particles:  # a path takes hundreds of steps
             return in_blocks(np.arange(num))
-        fits = in_blocks(np.arange(num), num_steps=FEW)
+        points = min(result.log_weights.shape[-1], ENOUGH_POINTS)
+        fits = in_blocks(np.arange(num), num_steps=FEW, num_particles=points)
         slow = np.flatnonzero([fit.status == Status.MAX_STEPS for fit in fits])
-        for k, fit in zip(slow, in_blocks(slow), strict=True):
+        for k, fit in zip(slow, in_blocks(slow, num_particles=points), strict=True):
             fits[k] = fit
     return fits
