@@ -4,7 +4,7 @@ Counts in 40 regions, eight each, with a covariate whose slope is in truth the s
 data sets are simulated from the fit without random slopes; each is fitted without and with them
 (`fit_many`), and the likelihood ratio gets the p value of `jalax.anova`: half chi-square 0, half
 chi-square 1. Of 500 right ones 3 to 7.2 % are at most 0.05 (95 of 100 times), and about half are 1,
-where no spread of slopes was found. Writes variance_test.json and variance_test.md beside this file.
+where no spread of slopes was found. Writes variance_test.json and .md beside this file.
 """
 
 from __future__ import annotations
