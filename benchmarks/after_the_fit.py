@@ -86,7 +86,7 @@ def ratio(without: str, formula: str) -> Quantity:
 
     def ours(m, new):
         asked = {"family": m.mixed.family, "key": jax.random.key(1)}
-        return [jalax.anova(jalax.mixed(formula, m.frame, **asked), m).rows[1].ratio]
+        return [jalax.anova(jalax.mixed(formula, m.mixed.design.frame, **asked), m).rows[1].ratio]
 
     r = f"anova(update(m, . ~ . - {without}), m)$Chisq[2]"
     return Quantity(f"anova without {without}", r, ours)

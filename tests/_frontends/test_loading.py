@@ -24,6 +24,7 @@ from jalax._frontends import mixed_files
 from jalax._frontends.mixed_latents import mixed_latents
 from jalax._runtime import files
 from jalax._runtime.files import FileError
+from jalax.models._formula import parse
 from jalax.models._mixed import build
 
 KEY = jax.random.key(0)
@@ -89,7 +90,10 @@ def test_the_model_is_built_again(result, loaded):
     for name in ("key", "fit_key"):
         a, b = (jax.random.key_data(getattr(one.origin, name)) for one in (loaded, result))
         np.testing.assert_array_equal(a, b)
-    assert list(loaded.frame.columns) == ["yield_", "batch"]  # `other` is none of the formula's
+    assert sorted(loaded.mixed.design.frame.columns) == [
+        "batch",
+        "yield_",
+    ]  # `other` is none of the formula's
 
 
 def test_an_evidence_that_was_not_saved_is_computed(result, path, tmp_path):
@@ -299,7 +303,7 @@ def test_nested_and_crossed_models_are_built_again(formula):
     particles = jax.tree.map(lambda leaf: np.zeros((*lead, *leaf.shape)), model.latent)
     fields = {"labels": model.outside.labels, "theta": model.theta, "free": model.theta}
     fields |= {"particles": particles, "log_weights": np.zeros(lead)}
-    again, other, _ = mixed_files.unpack(section, arrays, fields)
+    again, other = mixed_files.unpack(section, arrays, fields)
     assert type(again) is type(model)
     assert_same_trees(again.data, model.data)
     assert_same_trees(other.levels, design.levels)
@@ -309,19 +313,22 @@ def test_nested_and_crossed_models_are_built_again(formula):
 
 
 def test_only_the_columns_of_the_formula_are_kept():
-    frame = pd.DataFrame({name: np.ones(3) for name in "abcdefg"}, index=[7, 8, 9])
-    formula = "p(a, b) ~ log(c) + (d||e) + offset(f)"
-    found = mixed_files.used_columns(formula, frame)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.uniform(1, 2, (8, 7)), columns=list("abcdefg"), index=range(7, 15))
+    frame["e"], frame["a"], frame["b"] = list("uuvvuuvv"), np.arange(8), np.full(8, 9)
+    found = parse("p(a, b) ~ log(c) + (d||e) + offset(f)", frame).frame
     assert list(found.columns) == list("abcdef")
-    assert found.index.tolist() == [0, 1, 2]
-    frame.loc[7, "a"] = 5.0
-    assert found.loc[0, "a"] == 1.0
+    assert found.index.tolist() == list(range(7, 15))
+    frame.loc[7, "a"] = 5
+    assert found.loc[7, "a"] == 0
 
 
 def test_a_column_that_no_file_holds_is_said(result, tmp_path):
     """The numbers are saved all the same; a pickle has the model, too."""
     times = pd.Timestamp("2026-01-01") + pd.to_timedelta(np.arange(30), unit="D")
-    odd = dataclasses.replace(result, frame=result.frame.assign(when=times))
+    design = result.mixed.design
+    design = design._replace(frame=design.frame.assign(when=times))
+    odd = dataclasses.replace(result, mixed=result.mixed._replace(design=design))
     with pytest.warns(UserWarning, match=r"column 'when' holds datetime64.*neither numbers, text"):
         odd.save(tmp_path / "fit.npz")
     loaded = jalax.load(tmp_path / "fit.npz")

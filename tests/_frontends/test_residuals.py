@@ -13,7 +13,7 @@ from scipy.special import expit
 import jalax
 from jalax import predictions, residuals
 from jalax._frontends.mixed_predict import Fit
-from jalax._frontends.mixed_residuals import quantiles, simulated
+from jalax._frontends.mixed_residuals import quantiles
 
 PEARSON, DEVIANCE = residuals.Pearson(), residuals.Deviance()
 
@@ -162,7 +162,7 @@ def test_distances_are_kolmogorovs(right):
 
 def test_simulated_data_have_the_models_moments(right):
     """Mean, and the covariance of two rows of a group; 500 data sets, 5 errors."""
-    y = simulated(Fit(right, right.mixed), jax.random.key(4), 500)
+    y = right.simulate(jax.random.key(4), 500)
     beta, sd = np.asarray(right.theta["beta"], float), float(right.theta["sd"]["g"][0])
     design = right.mixed.design
     mean = np.exp(design.X @ beta + sd**2 / 2)

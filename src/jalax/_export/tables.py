@@ -54,14 +54,23 @@ class Table:
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with the rows' names as index."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_frame needs pandas: pip install 'jalax[pandas]'.") from error
-
         names = [name for name, _ in self.rows]
         cells = [cells for _, cells in self.rows]
-        return pandas.DataFrame(cells, index=names, columns=list(self.columns))
+        return require_pandas().DataFrame(cells, index=names, columns=list(self.columns))
+
+
+def require_pandas() -> Any:
+    """pandas, which is optional, or a sentence on how to get it."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("to_frame needs pandas: pip install 'jalax[pandas]'.") from error
+    return pandas
+
+
+def frame_of_rows(rows: Sequence[Any]) -> Any:
+    """A DataFrame of dataclasses that have a name."""
+    return require_pandas().DataFrame([dataclasses.asdict(row) for row in rows]).set_index("name")
 
 
 class Summary(str):

@@ -64,12 +64,9 @@ class Comparison(ComparisonRecord):
 
     def to_frame(self) -> Any:
         """A pandas DataFrame, one row a model."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_frame needs pandas: pip install 'jalax[pandas]'.") from error
+        from jalax._export.tables import frame_of_rows
 
-        return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows]).set_index("name")
+        return frame_of_rows(self.rows)
 
     def plot(self, ax: Any = None) -> Any:
         """Differences in log-evidence to the best model, with two standard errors.

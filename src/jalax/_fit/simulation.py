@@ -167,12 +167,9 @@ class Bootstrap:
 
     def to_frame(self) -> Any:
         """A pandas DataFrame of theta, one row a simulated data set."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_frame needs pandas: pip install 'jalax[pandas]'.") from error
+        from jalax._export.tables import require_pandas
 
-        return pandas.DataFrame(self.theta, columns=list(self.names))
+        return require_pandas().DataFrame(self.theta, columns=list(self.names))
 
 
 def bootstrap(result: FitRecord, key: Any, num: int) -> Bootstrap:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jalax._export.after_fit import anova_summary
-from jalax._export.tables import Summary
+from jalax._export.tables import Summary, frame_of_rows
 from jalax._fit.compare import observations
 from jalax._fit.result import FitResult
 from jalax._fit.simulation import fit_to, model_of
@@ -79,12 +79,7 @@ class Anova:
 
     def to_frame(self) -> Any:
         """A pandas DataFrame, one row a fit."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("to_frame needs pandas: pip install 'jalax[pandas]'.") from error
-
-        return pandas.DataFrame([dataclasses.asdict(row) for row in self.rows]).set_index("name")
+        return frame_of_rows(self.rows)
 
 
 class _Law(NamedTuple):

@@ -47,7 +47,6 @@ class MixedResult(FitResult):
     """
 
     mixed: MixedDesign | None = None
-    frame: Any = None  # the columns of the data that the formula names
 
     def coef(self) -> dict[str, float]:
         """The fixed effects by name."""
@@ -235,20 +234,21 @@ class MixedResult(FitResult):
         return Summary.of(heading, tables, notes, frame=self._fixed())
 
     def _model_section(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-        if self.mixed is None or self.frame is None:
+        if self.mixed is None:
             return {}
-        section = mixed_files.pack(self.mixed.design.formula, self.mixed.family, self.frame, arrays)
+        design = self.mixed.design
+        section = mixed_files.pack(design.formula, self.mixed.family, design.frame, arrays)
         return {} if section is None else {"mixed": section | mixed_files.changes(self.origin)}
 
     @classmethod
     def _from_fields(cls, fields: dict, header: dict, arrays: dict, model: Any) -> FitResult:
         if header.get("mixed") is None:  # a pickle without the columns
             return FitResult._from_fields(fields, header, arrays, model)
-        model, design, frame = mixed_files.unpack(header["mixed"], arrays, fields)
+        model, design = mixed_files.unpack(header["mixed"], arrays, fields)
         origin = None
         if header.get("origin") is not None and model is not None:
             origin = origins.unpack(header["origin"], arrays, model, fields["free"])
-        return cls(**fields, origin=origin, mixed=design, frame=frame)
+        return cls(**fields, origin=origin, mixed=design)
 
     def _rows(self) -> list[tuple[str, float, float, float, float, float]]:
         """Name, estimate, standard error, simulation error and interval of each number of theta."""
@@ -360,4 +360,4 @@ def mixed(
         progress=progress,
     )
     known = {field.name: getattr(result, field.name) for field in dataclasses.fields(FitResult)}
-    return MixedResult(**known, mixed=design, frame=mixed_files.used_columns(formula, data))
+    return MixedResult(**known, mixed=design)

@@ -13,7 +13,6 @@ from jalax._model.model import Model
 from jalax._particles import trees
 from jalax._runtime import arguments, files
 from jalax._runtime.files import FileError
-from jalax.models._formula import as_frame
 from jalax.models._mixed import MixedDesign, build
 
 NULLABLE = (
@@ -22,15 +21,6 @@ NULLABLE = (
 )
 TEXTS = ("object", "str", "string")  # pandas' names of the types of text
 OBJECTS = {"integer": np.int64, "floating": np.float64, "boolean": np.bool_}
-
-
-def used_columns(formula: str, data: Any) -> Any:
-    """A table of the columns that a formula names: later changes of the user's do not reach it."""
-    from formulae import model_description
-
-    frame = as_frame(data)
-    names = model_description(formula.replace("||", "|")).var_names
-    return frame[[name for name in frame.columns if name in names]].reset_index(drop=True)
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -101,8 +91,8 @@ def changes(origin: Any) -> dict[str, Any]:
 
 def unpack(
     section: Any, arrays: dict[str, np.ndarray], fields: dict[str, Any]
-) -> tuple[Model | None, MixedDesign, Any]:
-    """The model, its design and its columns; `fields` are those of the result they belong to.
+) -> tuple[Model | None, MixedDesign]:
+    """The model and its design; `fields` are those of the result they belong to.
 
     There is no model where the fit had a prior, a function that the file does not hold.
     """
@@ -121,7 +111,7 @@ def unpack(
         model = held.held_at(model, fields["theta"], _held_numbers(places, fields["theta"]))
     if _shapes(fields["free"]) != _shapes(model.unconstrained(fields["theta"])):
         raise FileError("its numbers on the optimiser's scale are not those of its theta.")
-    return None if section.get("log_prior") else model, design, frame
+    return None if section.get("log_prior") else model, design
 
 
 def _held_numbers(places: Any, theta: Any) -> np.ndarray:

@@ -6,11 +6,10 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jalax._frontends import mixed_posterior
-from jalax._frontends.mixed_posterior import covariance_of, parts_of, root_of
+from jalax._frontends.mixed_posterior import parts_of
 from jalax._frontends.mixed_predict import (
     NODES,
     WEIGHTS,
@@ -24,7 +23,6 @@ from jalax._frontends.mixed_predict import (
     prior_variance,
 )
 from jalax._runtime import arguments
-from jalax._runtime.compilation import LEVEL_1, jit
 from jalax.models import _responses
 
 AT_ONCE = 100_000  # pairs of a row and a response, for the sum over the nodes
@@ -166,7 +164,7 @@ def residual_test(fit: Fit, key: jax.Array, num: int) -> ResidualTest:
     observed = _distance(quantiles(fit, key_observed, Marginal())[None])[0]
     eta = design.X @ theta["beta"] + design.offset
     spread = np.sqrt(prior_variance(fit.mixed, theta, fit.effects(None)))
-    y = simulated(fit, key_simulated, num)
+    y = np.asarray(fit.result.simulate(key_simulated, num), float)
     place = np.asarray(jax.random.uniform(key_place, y.shape), float)
     others = _distance(_placed(fit, eta, spread, y, place))
     p = (1 + int(np.sum(others >= observed))) / (num + 1)
@@ -179,34 +177,3 @@ def _distance(uniform: np.ndarray) -> np.ndarray:
     ordered = np.sort(uniform, axis=1)
     steps = np.arange(n + 1) / n
     return np.maximum(steps[1:] - ordered, ordered - steps[:-1]).max(axis=1)
-
-
-def simulated(fit: Fit, key: jax.Array, num: int) -> np.ndarray:
-    """(num, n) responses of the fitted model, each with new random effects."""
-    design, family = fit.mixed.design, fit.mixed.family
-    theta, Z = fit.theta, fit.effects(None)
-    scaled = {b.name: Z[b.name] @ root_of(covariance_of(theta, b)) for b in design.blocks}
-    level = {b.name: b.index for b in design.blocks}
-    counts = tuple(len(b.labels) for b in design.blocks)
-    own = {name: theta[name] for name in _responses.DISPERSION.values() if name in theta}
-    eta = design.X @ theta["beta"] + design.offset
-    size = np.ones_like(eta) if design.size is None else design.size
-    keys = jax.random.split(key, num)
-    names = tuple(level)
-    found = _simulated(keys, eta, scaled, level, own, size, family, names, counts)
-    return np.asarray(found, float)
-
-
-@jit(LEVEL_1, static_argnames=("family", "names", "counts"))
-def _simulated(keys, eta, scaled, level, own, size, family, names, counts) -> jax.Array:
-    def one(key):
-        key_effects, key_response = jax.random.split(key)
-        total = jnp.asarray(eta, dtype=float)
-        for i, (name, count) in enumerate(zip(names, counts, strict=True)):
-            key_block = jax.random.fold_in(key_effects, i)
-            z = jnp.asarray(scaled[name], total.dtype)
-            u = jax.random.normal(key_block, (count, z.shape[1]), total.dtype)
-            total = total + jnp.sum(z * u[level[name]], axis=1)
-        return _responses.draw(key_response, family, own, total, {"size": size})
-
-    return jax.lax.map(one, keys)

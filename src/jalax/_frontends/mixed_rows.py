@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from jalax._model.groups import by_group
@@ -37,17 +38,7 @@ def to_layout(mixed: MixedDesign, rows: np.ndarray) -> np.ndarray:
 
 def with_responses(mixed: MixedDesign, data: Any, rows: np.ndarray) -> list[Any]:
     """For each leaf of the model's data the one with (num, n) new responses; None: it stays."""
-    import jax
-
     y = to_layout(mixed, np.asarray(rows, np.asarray(data["y"]).dtype))
-    new = dict.fromkeys(data) | jax.vmap(lambda y: responses(mixed.family, y, data))(y)
-    return jax.tree.leaves(
-        {name: new[name] if new[name] is not None else _nothing(data[name]) for name in data},
-        is_leaf=lambda leaf: leaf is None,
-    )
-
-
-def _nothing(tree: Any) -> Any:
-    import jax
-
-    return jax.tree.map(lambda _: None, tree)
+    new = jax.vmap(lambda y: responses(mixed.family, y, data))(y)
+    every = {name: new.get(name, jax.tree.map(lambda _: None, data[name])) for name in data}
+    return jax.tree.leaves(every, is_leaf=lambda leaf: leaf is None)

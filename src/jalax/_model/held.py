@@ -19,6 +19,7 @@ from jalax._model import checks
 from jalax._model.model import Held, Hold, Model
 from jalax._particles import numbers, trees
 from jalax._particles.trees import Tree
+from jalax._runtime import arguments
 from jalax._runtime.function_keys import Static, wrapped
 
 
@@ -123,8 +124,7 @@ def with_prior(model: Model, log_prior: Any, theta: Tree) -> Model:
     theta is on the user's scale there, and no Jacobian is added: the maximum is that of the
     posterior density of theta as the user writes it.
     """
-    if not callable(log_prior) or isinstance(log_prior, type):
-        raise TypeError(f"log_prior must be a function of theta, got {log_prior!r}.")
+    arguments.check_callable("log_prior", log_prior, "of theta")
     free = checks.prepare_theta(theta, model)
     checks.check_scalar("log_prior", log_prior, {"theta": model.constrained(free)})
     copy = model.replace()
