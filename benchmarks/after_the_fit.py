@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 import pandas as pd
+from _common import Row, machine, write
 from scipy.special import expit, logsumexp
 from scipy.stats import binom
 
@@ -27,6 +28,9 @@ import jalax
 from jalax import predictions, residuals
 
 HERE = Path(__file__).parent
+MEAN, MODE = predictions.Mean(), predictions.Mode()
+RANEF = "as.matrix(ranef(m)[[1]])[, 1]"
+CONDITIONAL_SD = "sqrt(attr(ranef(m, condVar = TRUE)[[1]], 'postVar')[1, 1, ])"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +59,11 @@ def columns(name: str, **options) -> Callable[[Any, pd.DataFrame], np.ndarray]:
     return lambda m, new: m.predict(**options)[name]
 
 
-def effects(name: str) -> Callable[[Any, pd.DataFrame], np.ndarray]:
+def effects(name: str, at: Any = MEAN) -> Callable[[Any, pd.DataFrame], np.ndarray]:
     """A column of `random_effects`, level by level as R sorts them."""
 
     def of(m, new):
-        frame = next(iter(m.random_effects().values()))
+        frame = next(iter(m.random_effects(at=at).values()))
         return frame[name].loc[sorted(frame.index, key=_as_r)]
 
     return of
@@ -92,6 +96,14 @@ def ratio(without: str, formula: str) -> Quantity:
     return Quantity(f"anova without {without}", r, ours)
 
 
+def counts() -> pd.DataFrame:
+    """Data of our own: 40 plots of six counts with a covariate."""
+    rng = np.random.default_rng(0)
+    plot, x = np.repeat(np.arange(40), 6), rng.normal(size=240)
+    mean = np.exp(0.5 + 0.6 * rng.normal(size=40)[plot] + 0.3 * x)
+    return pd.DataFrame({"y": rng.poisson(mean), "x": x, "plot": [f"p{i}" for i in plot]})
+
+
 def seconds(m: Any, new: Any) -> list[float]:
     """Of 500 bootstraps, once they are compiled."""
     m.bootstrap(jax.random.key(2), 500)
@@ -108,15 +120,10 @@ QUANTITIES = (
         "sqrt(diag(as.matrix(vcov(m))))",
         lambda m, new: np.asarray(m.standard_errors()["beta"]),
     ),
-    Quantity(
-        "random effects", "as.matrix(ranef(m)[[1]])[, 1]", effects("Intercept"), lambda q: q["mean"]
-    ),
-    Quantity(
-        "their sd",
-        "sqrt(attr(ranef(m, condVar = TRUE)[[1]], 'postVar')[1, 1, ])",
-        effects("Intercept sd"),
-        lambda q: q["sd"],
-    ),
+    Quantity("random effects, modes", RANEF, effects("Intercept", MODE)),
+    Quantity("sd by their curvature", CONDITIONAL_SD, effects("Intercept sd", MODE)),
+    Quantity("random effects, means", RANEF, effects("Intercept"), lambda q: q["mean"]),
+    Quantity("their sd", CONDITIONAL_SD, effects("Intercept sd"), lambda q: q["sd"]),
     Quantity("predict, link", "predict(m)", columns("estimate", scale=LINK), lambda q: q["eta"]),
     Quantity(
         "predict, link: its error",
@@ -215,7 +222,15 @@ PROBLEMS = {
         {"m": "glmer(outcome ~ treated * time + (1 | patientID), data, binomial, nAGQ = 25)",
          "t": "glmmTMB(outcome ~ treated * time + (1 | patientID), data, binomial)"},
         ("patientID",), {"patientID": ["1", "9999"], "treated": [0.0, 1.0], "time": [3.0, 3.0]},
-        (ratio("treated:time", "outcome ~ treated + time + (1|patientID)"),),
+        (limits("sd Intercept | patientID", "Intercept", "treated", "time", "treated:time"),
+         ratio("treated:time", "outcome ~ treated + time + (1|patientID)")),
+    ),
+    "counts": Problem(
+        "y ~ x + (1|plot)", "poisson", counts,
+        {"m": "glmer(y ~ x + (1 | plot), data, poisson, nAGQ = 25)",
+         "t": "glmmTMB(y ~ x + (1 | plot), data, poisson)"},
+        ("plot",), {"plot": ["p1", "p99"], "x": [0.5, -1.0]},
+        (limits("sd Intercept | plot", "Intercept", "x"), ratio("x", "y ~ 1 + (1|plot)")),
     ),
 }  # fmt: skip
 
@@ -268,25 +283,29 @@ def _rows(file) -> list[list[str]]:
     return [["nan" if cell == "NA" else cell for cell in row] for row in csv.reader(file)]
 
 
+def row_of(name: str, quantity: Quantity, ours: np.ndarray, r: np.ndarray, known: dict) -> Row:
+    row = {"problem": name, "quantity": quantity.name, "size": np.sqrt(np.mean(ours**2))}
+    row["off R"] = np.max(np.abs(ours - r)) if r.shape == ours.shape else np.nan  # R failed
+    if quantity.ours is seconds:
+        row["off R"] = f"R: {r[0]:.3g} s"
+    row["off quadrature"] = ""
+    if known and quantity.exact is not None:
+        row["off quadrature"] = np.max(np.abs(ours - quantity.exact(known)))
+    return {key: cell if isinstance(cell, str) else f"{cell:.2g}" for key, cell in row.items()}
+
+
 def main() -> None:
     frames = {n: (p.data(), pd.DataFrame(p.new)) for n, p in PROBLEMS.items()}
-    theirs = answers_of_r(frames)
-    print(f"{'problem':11}{'quantity':34}{'size':>9}{'off R':>10}{'off exact':>11}")
+    theirs, rows = answers_of_r(frames), []
     for name, problem in PROBLEMS.items():
         data, new = frames[name]
         m = jalax.mixed(problem.formula, data, family=problem.family, key=jax.random.key(0))
-        known = {} if problem.family == "gaussian" else quadrature(m)
+        known = quadrature(m) if problem.family == "binomial" else {}
         for i, quantity in enumerate((*QUANTITIES, *problem.more)):
             ours = np.asarray(quantity.ours(m, new), float)
-            r = theirs[name, f"q{i}"]
-            off = np.max(np.abs(ours - r)) if r.shape == ours.shape else np.nan  # R failed
-            exact = ""
-            if known and quantity.exact is not None:
-                exact = f"{np.max(np.abs(ours - quantity.exact(known))):11.1e}"
-            print(
-                f"{name:11}{quantity.name:34}{np.sqrt(np.mean(ours**2)):9.3g}{off:10.1e}{exact}",
-                flush=True,
-            )
+            rows.append(row_of(name, quantity, ours, theirs[name, f"q{i}"], known))
+            print(*rows[-1].values(), sep="\t", flush=True)
+    write("after_the_fit", [__doc__.strip(), rows], machine=machine(), rows=rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import jalax
-from jalax._runtime import compilation
+from jalax._runtime import compilation, mappings
 from tiers import (  # noqa: F401
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -34,6 +34,14 @@ def pytest_configure(config):
             options.update(compilation.LEVEL_0_OLD_EMITTERS)
             # The versions of a program stay apart, as tests count them.
             options["xla_cpu_parallel_codegen_split_count"] = 2 + number
+
+
+@pytest.fixture(autouse=True, scope="module")
+def room_for_programs():
+    """Thousands of tests compile more than a process has room for, see mappings.py."""
+    yield
+    if mappings.share_in_use() > 0.3:
+        mappings.forget_programs()
 
 
 @pytest.fixture

@@ -173,7 +173,9 @@ def test_a_step_that_failed_is_not_tried_again():
     half = jnp.asarray(0.5)
     longest, _ = newton.trust(jnp.asarray(48.0), half, 5.0, jnp.asarray(4.0), half, -half, False)
     score, complete = jnp.array([4.0, 0.0]), jnp.eye(2)
-    again = newton.newton_step(score, complete, jnp.zeros((2, 2)), jnp.zeros(()), longest)
+    again = newton.newton_step(
+        jnp.zeros(2), score, complete, jnp.zeros((2, 2)), jnp.zeros(()), longest
+    )
     assert float(again.taken) == pytest.approx(1.0)
     assert float(again.length) == pytest.approx(4.0)
 

@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jalax._frontends import mixed_posterior
-from jalax._frontends.mixed_posterior import Exact, Weighted, covariance_of, parts_of
+from jalax._frontends import mixed_exact
+from jalax._frontends.mixed_exact import Exact
+from jalax._frontends.mixed_parts import covariance_of, parts_of
+from jalax._frontends.mixed_posterior import Weighted
 from jalax.models import _mixed, _new_rows
 
 RNG = np.random.default_rng(0)
@@ -80,7 +82,7 @@ def test_the_closed_form_is_that_of_a_joint_normal_distribution(name):
     np.testing.assert_allclose(variance, np.diagonal(covariance), atol=1e-10)
     np.testing.assert_allclose(exact.average(None, np.ones(ROWS), parts), 1 + expected, atol=1e-10)
     # theta one number at a time
-    flat, unravel = mixed_posterior.ravel_float64(theta)
+    flat, unravel = mixed_exact.ravel_float64(theta)
     slopes = exact.slopes(parts)
     for i in range(flat.size):
         step = np.zeros(flat.size)

@@ -7,12 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.integrate
+import scipy.optimize
 import scipy.stats
 from scipy.special import expit, logit
 
 import jalax
 from jalax import predictions
-from jalax._frontends import mixed_posterior
+from jalax._frontends import mixed_exact, mixed_parts, mixed_posterior
 from jalax._frontends.mixed_means import _weights
 from jalax._frontends.mixed_predict import Fit, averaged, prior_variance, spread_slopes
 from jalax.models import _mixed, _new_rows
@@ -89,10 +90,39 @@ def test_random_effects_of_a_binomial_model_are_those_of_quadrature(cbpp):
     assert np.all(found["Intercept mc error"] < 0.1 * of_draws)
 
 
+def test_modes_of_a_binomial_model_are_where_the_slope_is_zero(cbpp):
+    """By bisection in float64, herd by herd; the curvature there is in closed form."""
+    found = cbpp.random_effects(at=predictions.Mode())["herd"]
+    design, sd = cbpp.mixed.design, float(cbpp.theta["sd"]["herd"][0])
+    fixed = design.X @ np.asarray(cbpp.theta["beta"], float)
+    for i, (_, row) in enumerate(found.iterrows()):
+        own = design.blocks[0].index == i
+        y, size, eta = design.y[own], design.size[own], fixed[own]
+
+        def slope(b, y=y, size=size, eta=eta):
+            return np.sum(y - size * expit(eta + b)) - b / sd**2
+
+        mode = scipy.optimize.brentq(slope, -10, 10, xtol=1e-12)
+        share = expit(eta + mode)
+        bend = np.sum(size * share * (1 - share)) + 1 / sd**2
+        assert row["Intercept"] == pytest.approx(mode, abs=2e-4)
+        assert row["Intercept sd"] == pytest.approx(bend**-0.5, rel=2e-4)
+        assert row["Intercept mc error"] == 0
+    with pytest.raises(TypeError, match="at must be jalax"):
+        cbpp.random_effects(at="mode")
+
+
+def test_modes_of_a_gaussian_model_are_its_means(sleep):
+    mean, mode = (
+        sleep.random_effects(at=at)["subject"] for at in (predictions.Mean(), predictions.Mode())
+    )
+    np.testing.assert_allclose(mode, mean, atol=2e-3)
+
+
 def test_how_the_random_effects_move_with_theta(cbpp):
     """Against quadrature at thetas around."""
     beta, sd = np.asarray(cbpp.theta["beta"], float), float(cbpp.theta["sd"]["herd"][0])
-    (parts,) = mixed_posterior.parts_of(cbpp.mixed, _new_rows.same_rows(cbpp.mixed.design)[1])
+    (parts,) = mixed_parts.parts_of(cbpp.mixed, _new_rows.same_rows(cbpp.mixed.design)[1])
     slopes = mixed_posterior.posterior(cbpp, cbpp.mixed).slopes(parts)
     herd = cbpp.mixed.design.blocks[0].index
     for i in range(5):
@@ -303,7 +333,7 @@ def test_how_the_spread_moves_with_theta():
     _, mixed = _mixed.build("y ~ x + (x|g) + (1|h)", frame, "negativebinomial")
     theta = {"beta": np.zeros(2), "cor": {"g": np.array([0.4]), "h": np.zeros(0)}}
     theta |= {"sd": {"g": np.array([0.7, 1.2]), "h": np.array([0.5])}, "shape": np.array(2.0)}
-    flat, unravel = mixed_posterior.ravel_float64(theta)
+    flat, unravel = mixed_exact.ravel_float64(theta)
     Z = _new_rows.same_rows(mixed.design)[1].Z
 
     def spread(numbers):

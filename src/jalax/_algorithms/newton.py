@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
+
+from jalax._model.information import WIDE
 
 LONGEST = 3.0  # standard errors that theta may move in the first step
 # Along less than this share of the complete-data information: in standard errors of complete data.
@@ -17,8 +19,10 @@ FLAT, FLAT_LONGEST = 0.01, 4.5
 LEAST_SHARE = 1e-6  # of the complete-data information, that points can tell from zero
 NOISE = 300  # the same for rounding, between two parameters, in units of the last place
 GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
-SHORTEST_IF_FLAT = 0.01  # standard errors of a step that is not worth taking, where less than
-MISSING = 1e-3  # this share of the complete-data information is not missing
+MISSING = 1e-3  # a share of the complete-data information so small that a direction is flat
+SHORTEST_IF_FLAT = 0.01  # standard errors of a step that is not worth taking there
+SHORTEST_IF_WIDE = 0.003  # and where a standard error is as large as that of a boundary
+GAIN, LATELY = 1e-3, 12  # of log p, that so many steps together should give
 NEAR = 0.5  # standard errors of a step after which theta is near the maximum
 
 
@@ -29,8 +33,8 @@ class Step(NamedTuple):
     rise: Float[Array, ""]  # of log p, if it is the parabola that it looks like here
 
 
-def newton_step(score, complete, missing, damping, longest) -> Step:
-    """The next step, no longer than so many standard errors.
+def newton_step(theta, score, complete, missing, damping, longest) -> Step:
+    """The next step from theta, no longer than so many standard errors.
 
     Where the observed information is not positive definite the size of its eigenvalues counts, and
     no less than what the points, or rounding, can tell from zero.
@@ -39,9 +43,11 @@ def newton_step(score, complete, missing, damping, longest) -> Step:
     least = max(LEAST_SHARE, 30 * float(jnp.finfo(share.dtype).eps))
     along, size = axes.T @ (scale * score), jnp.maximum(jnp.abs(share), least)
     step = along / (size + damping)
-    # A flat direction that has little to give is let alone: on the way to a boundary it would
-    # take theta where no information is left about the others.
-    step = jnp.where((share < MISSING) & (jnp.abs(along * step) < SHORTEST_IF_FLAT**2), 0.0, step)
+    # A flat direction that has little to give is let alone: the way to a boundary is infinite, and
+    # ends where no information is left about the others.
+    wide = _is_wide(share, scale[:, None] * axes, theta)
+    let_alone = jnp.where(share < MISSING, SHORTEST_IF_FLAT, jnp.where(wide, SHORTEST_IF_WIDE, 0.0))
+    step = jnp.where(jnp.abs(along * step) < let_alone**2, 0.0, step)
     length = jnp.sqrt(jnp.sum(jnp.abs(along * step)))
     taken = jnp.minimum(length, longest)
     step = step * taken / jnp.maximum(length, 1e-30)
@@ -50,6 +56,12 @@ def newton_step(score, complete, missing, damping, longest) -> Step:
     step = jnp.clip(step, -most, most)
     rise = jnp.sum(step * (along - size * step / 2))
     return Step(scale * (axes @ step), length, taken, rise)
+
+
+def _is_wide(share, axes, theta) -> Bool[Array, " P"]:
+    """Axes along which a standard error is so large that it is that of a boundary."""
+    errors = jnp.abs(axes) / jnp.sqrt(jnp.maximum(jnp.abs(share), 1e-12))
+    return jnp.any(errors > WIDE * (1 + jnp.abs(theta))[:, None], axis=0)
 
 
 def _eigen(complete, missing) -> tuple[Array, Array, Array]:
@@ -75,6 +87,26 @@ def trust(longest, damping, relaxation, taken, foreseen, rise, accepted) -> tupl
     higher = jnp.where(taken <= LONGEST, jnp.maximum(8 * damping, 1e-2), damping)
     lower = jnp.where(foreseen > 0, damping / relaxation, damping)
     return jnp.where(accepted, after, taken / 4), jnp.where(accepted, lower, higher)
+
+
+class Pace(NamedTuple):
+    gained: Float[Array, ""]  # of log p, since it last rose by something
+    steps: Int[Array, ""]  # since then
+
+
+def no_pace(theta) -> Pace:
+    return Pace(jnp.zeros((), theta.dtype), jnp.zeros((), jnp.int32))
+
+
+def next_pace(pace: Pace, rise) -> Pace:
+    gained = pace.gained + jnp.where(jnp.isfinite(rise), rise, GAIN + 1)  # the first is from -inf
+    rose = gained > GAIN
+    return Pace(jnp.where(rose, 0.0, gained), jnp.where(rose, 0, pace.steps + 1).astype(jnp.int32))
+
+
+def stands_still(pace: Pace) -> Bool[Array, ""]:
+    """On its way to a boundary a climb may creep, or walk in a circle, for ever."""
+    return pace.steps >= LATELY
 
 
 def is_near(taken) -> Bool[Array, ""]:

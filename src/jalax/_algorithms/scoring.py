@@ -66,6 +66,7 @@ class Memory(NamedTuple):
     damping: Float[Array, ""]
     relaxation: Float[Array, ""]  # by which damping is divided after a step that was accepted
     rejected: Int[Array, ""]  # trials in a row; below 0: there was nothing to compare them with
+    pace: newton.Pace
     here: Here
     sums: Sums  # of the measurements, relative to `here`
     path: legs.Path | None  # of the legs; None: log p is measured by points
@@ -214,7 +215,7 @@ class Scoring(Algorithm):
         approaches = path is None and group_points.num_blocks(model, num) > 1
         phase = zero + (APPROACHING if approaches else CLIMBING)
         trust = longest, damping, relaxation
-        memory = Memory(phase, shifts, *trial, *trust, zero, here, sums, path)
+        memory = Memory(phase, shifts, *trial, *trust, zero, newton.no_pace(flat), here, sums, path)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
     def steps_at_once(self, model: Model) -> int | None:
@@ -287,8 +288,10 @@ class Scoring(Algorithm):
         longest, damping = newton.trust(*before, *last)
         one_more = memory.rejected + jnp.where(memory.rejected < 0, -1, 1)
         rejected = jnp.where(accepted, 0, one_more).astype(jnp.int32)
-        step = newton.newton_step(here.score, here.complete, here.missing, damping, longest)
-        arrived = accepted & self._has_arrived(memory, step)
+        known = here.score, here.complete, here.missing
+        step = newton.newton_step(theta, *known, damping, longest)
+        pace = newton.next_pace(memory.pace, jnp.where(accepted, rise, 0.0))
+        arrived = accepted & (self._has_arrived(memory, step) | newton.stands_still(pace))
         ends = arrived | (jnp.abs(rejected) > MAX_REJECTED) | (so_far >= MAX_CLIMB)
         first = memory.phase == APPROACHING
         # With all points log p is another: there is nothing yet to compare a trial with.
@@ -301,6 +304,7 @@ class Scoring(Algorithm):
             longest=longest,
             damping=damping,
             rejected=jnp.where(ends, none_yet, rejected).astype(jnp.int32),
+            pace=pace,
             here=here,
         )
 

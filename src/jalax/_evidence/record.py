@@ -209,3 +209,9 @@ class ComparisonRecord:
     rows: tuple[Row, ...]
     kind: str
     note: str
+
+
+def is_unsure(record: FitRecord) -> bool:
+    """Whether white latents may do better, where a model can have them: see `Model.whitened`."""
+    known = record.saved_uncertainty
+    return record.status == Status.MAX_STEPS or (known is not None and known.is_unsure(record.free))

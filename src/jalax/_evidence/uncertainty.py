@@ -19,15 +19,15 @@ from jalax._evidence import log_evidence, rounds
 from jalax._evidence.log_evidence import Evidence
 from jalax._evidence.rounds import Budget
 from jalax._model import information
-from jalax._model.information import FLAT, LIMIT, Metric, Moments
+from jalax._model.information import FLAT, LIMIT, WIDE, Metric, Moments
 from jalax._model.model import Model
 from jalax._particles import numbers, trees
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_1, fold_in, jit
 
 MAX_SCORING = 6
-WIDE = 3.0  # a standard error, relative to 1 + |theta|, that calls for a look at its maximum
 UNCLEAR = 0.02  # relative error of a standard error that calls for another look
+UNSURE = 0.5  # a standard error, relative to 1 + |theta|, that calls for white latents
 STEEP = 0.3  # of the score in a flat direction; at a boundary it is near 0
 MAX_PARTICLES = 500_000  # draws in each group, for one scoring step
 
@@ -76,6 +76,13 @@ class Uncertainty:
         lost = (self.jacobian[:, ~known] != 0).any(axis=1)
         out[lost], out[:, lost] = np.nan, np.nan
         return out
+
+    def is_unsure(self, theta: Tree) -> bool:
+        """Whether a standard error is so large that a variance may be zero, a correlation one."""
+        if len(self.flat):
+            return True
+        errors = np.sqrt(np.diagonal(self.covariance))
+        return bool(np.any(errors > UNSURE * (1 + np.abs(ravel_pytree(theta)[0]))))
 
     def describe_flat(self, directions: np.ndarray | None = None) -> str:
         """The flat directions in words: the names with the largest coefficients."""

@@ -89,6 +89,7 @@ class Verdict(NamedTuple):
     doubt: str = ""  #: why it is to be fitted again
     theta: Tree = None  #: and from where
     careful: bool = False  #: by the same algorithm with shorter steps, else by another
+    white: Model | None = None  #: or with standard normal latents
 
 
 def judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
@@ -99,13 +100,14 @@ def judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
     if not choice.is_ours or not isinstance(run.algorithm, Scoring):
         return Verdict()
     first = float(run.algorithm.damping) < CAREFUL.damping
+    white = None if limited else run.model.whitened()
     if status == Status.DIVERGED:
         return Verdict(None, "Scoring's points had no finite density", run.theta_0)
     if not bool(is_done(run)):
         if limited or status != Status.MAX_STEPS:
             return Verdict()
         doubt = f"Scoring had not settled after {run.step} steps"
-        return Verdict(None, doubt, run.theta_0, careful=first)
+        return Verdict(None, doubt, run.theta_0, first, white)
     seen = run.algorithm.measurement(run.state)
     assert seen is not None
     end = measured.finished(run.model, run.state.theta, seen)
@@ -113,7 +115,9 @@ def judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
         return Verdict(end)
     if not end.settled:
         doubt = "Scoring stopped where the likelihood still rises"
-        return Verdict(None, doubt, run.theta_0, careful=first)
+        return Verdict(None, doubt, run.theta_0, first, white)
+    if white is not None and end.uncertainty.is_unsure(run.state.theta):
+        return Verdict(None, "Scoring came near a boundary", run.theta_0, white=white)
     if first and measured.is_lost(seen):
         doubt = "Scoring came to where no information about theta is left"
         return Verdict(None, doubt, run.theta_0, careful=True)
@@ -123,6 +127,9 @@ def judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
 
 
 def again(verdict: Verdict, before: Choice) -> Choice:
+    if verdict.white is not None:
+        reason = f"{before.reason}; a second climb with standard normal latents"
+        return Choice(Scoring().canonical(), f"{reason}, because {verdict.doubt}")
     if verdict.careful:
         reason = f"{before.reason}; a second climb with shorter steps, because {verdict.doubt}"
         return Choice(CAREFUL.canonical(), reason)

@@ -121,9 +121,9 @@ def _scored(
 def _outside(model: Model, state: Any) -> tuple[Tree, Any]:
     """The particles as the user knows them, and their log-weights."""
     particles, log_weights = state.particles, state.log_weights
-    if model.outside.latent is not None:
+    if (outside := model.latent_outside) is not None:
         theta = model.constrained(state.theta)
-        particles = at_particles(model.outside.latent, model, theta, particles)
+        particles = at_particles(outside, model, theta, particles)
     if isinstance(model, GroupedModel):
         return particles, log_weights
     return jax.tree.map(lambda leaf: leaf[0], particles), log_weights[0]

@@ -38,7 +38,7 @@ from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
 from jalax._particles.trees import Tree
-from jalax._runtime import arguments, layouts
+from jalax._runtime import arguments, layouts, mappings
 from jalax._runtime.blas import one_thread
 from jalax._runtime.compilation import compile_ahead, split
 from jalax._runtime.failures import naming_knobs, termination_as_interrupt
@@ -125,6 +125,7 @@ def fit(
     arguments.check_key(key)
     assert key is not None
     callbacks = check_callbacks(callbacks, progress)
+    mappings.make_room()
     model, theta = as_asked(model, theta, fixed, log_prior)
     if restarts is not None:
         algorithm = None if algorithm is None else checked(algorithm)
@@ -167,6 +168,8 @@ def fit(
         verdict = judged(run, status, choice, limited=num_steps is not None)
         while verdict.doubt:
             choice = again(verdict, choice)
+            if verdict.white is not None:
+                request = request.whitened(verdict.white)
             run, status, message = _run(request, choice.algorithm, verdict.theta, resumes=False)
             verdict = judged(run, status, choice, limited=num_steps is not None)
         with termination_as_interrupt():
@@ -186,6 +189,11 @@ class _Request(NamedTuple):
     callbacks: Sequence[Callback]
     progress: Callback | None
     began: float
+
+    def whitened(self, model: Model) -> _Request:
+        """With other latents. A checkpoint of theirs could not be told from one of the first."""
+        left = [callback for callback in self.callbacks if not isinstance(callback, checkpoint)]
+        return self._replace(model=model, callbacks=left)
 
 
 def _run(

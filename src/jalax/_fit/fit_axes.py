@@ -115,12 +115,16 @@ def pick(inputs: Inputs, axes: list[int | None], i: int) -> Inputs:
     )
 
 
-def lengthened(inputs: Inputs, axes: list[int | None], more: int) -> Inputs:
-    """The last fit `more` times again."""
+def taken(inputs: Inputs, axes: list[int | None], index: np.ndarray) -> Inputs:
+    """Some of the fits, or some of them twice."""
     leaves, treedef = jax.tree.flatten(inputs)
     return treedef.unflatten(
-        [
-            x if axis is None else np.concatenate([x, np.repeat(x[-1:], more, axis=0)])
-            for x, axis in zip(leaves, axes, strict=True)
-        ]
+        [x if a is None else np.asarray(x)[index] for x, a in zip(leaves, axes, strict=True)]
     )
+
+
+def lengthened(inputs: Inputs, axes: list[int | None], more: int) -> Inputs:
+    """The last fit `more` times again."""
+    lengths = (len(x) for x, a in zip(jax.tree.leaves(inputs), axes, strict=True) if a == 0)
+    count = next(lengths, 1)
+    return taken(inputs, axes, np.minimum(np.arange(count + more), count - 1))

@@ -6,13 +6,14 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jalax._evidence.record import is_unsure
 from jalax._evidence.uncertainty import Finished
 from jalax._fit import loop
 from jalax._fit.begin import (
@@ -28,14 +29,14 @@ from jalax._fit.checkpoint import checkpoint
 from jalax._fit.choice import checked, choose
 from jalax._fit.conclusion import finish_alone, finished_as_json, finished_from_json, result_of
 from jalax._fit.driver import advice, capacity_of, drive, with_progress
-from jalax._fit.fit_axes import Inputs, axes_of_leaves, count_fits, lengthened, pick
+from jalax._fit.fit_axes import Inputs, axes_of_leaves, count_fits, lengthened, pick, taken
 from jalax._fit.result import FitResult
 from jalax._model import checks
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
-from jalax._model.types import Start, State, Status
+from jalax._model.types import ARRIVED, Start, State, Status
 from jalax._particles.trees import Tree
-from jalax._runtime import arguments, layouts
+from jalax._runtime import arguments, layouts, mappings
 from jalax._runtime.blas import one_thread
 from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.failures import naming_knobs, termination_as_interrupt
@@ -128,6 +129,7 @@ def fit_many(
     shape = getattr(key, "shape", ())
     arguments.check_key(key, shape[0] if shape else None)
     callbacks = check_callbacks(callbacks, progress)
+    mappings.make_room()
     layout = layouts.of_fits(mesh)
     algorithm = None if algorithm is None else checked(algorithm)
     chunk_size = arguments.check_count("chunk_size", chunk_size)
@@ -135,7 +137,7 @@ def fit_many(
         raise ValueError("checkpoint works with jalax.fit; jalax.fit_many has no checkpoints.")
     axes = _checked_axes(axes)
     choice, inputs = _inputs(model, theta, axes, algorithm, start, num_particles)
-    num_steps = num_steps_of(num_steps, inputs.algorithm)
+    limited, num_steps = num_steps is not None, num_steps_of(num_steps, inputs.algorithm)
     starts_itself = start_for(inputs.algorithm, start) is None
     leaf_axes = axes_of_leaves(inputs, axes)
     count = count_fits(inputs, leaf_axes, num_fits, key)
@@ -146,16 +148,51 @@ def fit_many(
         # The last fit some more times, so that all devices have the same number.
         count, keys = count + more, jnp.concatenate([keys, jnp.repeat(keys[-1:], more, axis=0)])
         inputs = lengthened(inputs, leaf_axes, more)
-    key_start, key_run = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 0, 1)
-
     if starts_itself:
         inputs = inputs._replace(start=default_start(pick(inputs, leaf_axes, 0).model))
     num_particles = _check_all(inputs, leaf_axes, count, num_particles)
     inputs = inputs._replace(theta=jax.tree.map(strong_float, inputs.theta))
+    asked = _Asked(
+        leaf_axes, num_particles, num_steps, chunk_size, layout, callbacks, progress, starts_itself
+    )
+    with termination_as_interrupt(), naming_knobs(model.grouped), one_thread():
+        ends = _run(keys, inputs, asked)[:real]
+        done = _finish_together(ends, layout)
+        # Here, because its warnings point at the caller of this function.
+        results = [result_of(*end, done.get(i), choice) for i, end in enumerate(ends)]
+        unsure = [i for i, one in enumerate(results) if is_unsure(one) and not limited]
+        if unsure and layout is None and (white := inputs.model.whitened()) is not None:
+            # All of the same size once more: it is the program that is there already.
+            index = np.resize(unsure, count)
+            again = taken(inputs._replace(model=white), leaf_axes, index)
+            for i, end in zip(unsure, _run(keys[index], again, asked), strict=False):
+                second = result_of(*end, None, choice)
+                if second.status in ARRIVED or results[i].status not in ARRIVED:
+                    results[i] = second
+        return FitResults(tuple(results))
+
+
+class _Asked(NamedTuple):
+    """How all fits are made, whatever they are made of."""
+
+    axes: list[int | None]
+    num_particles: int
+    num_steps: int
+    chunk_size: int
+    layout: Layout | None
+    callbacks: Sequence[Callback]
+    progress: Callback | None
+    tempers: bool
+
+
+def _run(keys, inputs: Inputs, asked: _Asked) -> list[tuple[Run, Status, str]]:
+    """All fits from their start to the end of the loop."""
+    layout, count = asked.layout, len(keys)
+    key_start, key_run = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 0, 1)
     if layout is not None:
-        inputs = layouts.put_fits(layout, inputs, leaf_axes)
+        inputs = layouts.put_fits(layout, inputs, asked.axes)
     inputs, states = _first_states(
-        key_start, inputs, tuple(leaf_axes), num_particles, layout, tempers=starts_itself
+        key_start, inputs, tuple(asked.axes), asked.num_particles, layout, asked.tempers
     )
     run = Run(
         key=key_run,
@@ -163,20 +200,17 @@ def fit_many(
         algorithm=inputs.algorithm,
         state=states,
         first_step=0,
-        num_steps=num_steps,
+        num_steps=asked.num_steps,
         many=True,
         diverged=np.zeros(count, bool),
         retries=np.zeros(count, int),
         left_support=np.zeros(count, bool),
         layout=layout,
     )
-    advance = _advance(key_run, inputs, leaf_axes, chunk_size, layout)
-    with termination_as_interrupt(), naming_knobs(model.grouped), one_thread():
-        status, message = drive(run, advance, chunk_size, with_progress(callbacks, progress))
-        ends = _ends(run, inputs, leaf_axes, real, status, message)
-        done = _finish_together(ends, layout)
-        # Here, because its warnings point at the caller of this function.
-        return FitResults(tuple(result_of(*end, done.get(i), choice) for i, end in enumerate(ends)))
+    advance = _advance(key_run, inputs, asked.axes, asked.chunk_size, layout)
+    callbacks = with_progress(asked.callbacks, asked.progress)
+    status, message = drive(run, advance, asked.chunk_size, callbacks)
+    return _ends(run, inputs, asked.axes, count, status, message)
 
 
 def _inputs(

@@ -22,7 +22,7 @@ from jalax._fit import refitting
 from jalax._fit.simulation import model_of
 from jalax._model import held
 from jalax._model.model import Held, Model
-from jalax._model.types import Status
+from jalax._model.types import ARRIVED
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._reference.points import LATENTS_UP_TO
@@ -251,6 +251,6 @@ def _alone(result: FitRecord, model: Model, thetas: Tree, k: int, key: Any) -> f
 def _height(fit: Any) -> float:
     """log p where a fit arrived, with the prior that it maximised as well."""
     evidence = fit.known_evidence
-    if evidence is None or fit.status not in (Status.CONVERGED, Status.BOUNDARY):
+    if evidence is None or fit.status not in ARRIVED:
         return np.nan
     return float(evidence.value) + priors.at(fit.origin.model, fit.free)

@@ -26,7 +26,7 @@ from jalax._fit.result import FitResult
 from jalax._model import checks
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
-from jalax._model.types import Status
+from jalax._model.types import ARRIVED, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._reference.points import LATENTS_UP_TO
@@ -152,7 +152,7 @@ def maxima_of(ends: list[FitResult]) -> Maxima:
 def _height(end: FitResult) -> float:
     """log p where a fit has arrived somewhere."""
     evidence = end.known_evidence
-    if evidence is None or end.status not in (Status.CONVERGED, Status.BOUNDARY):
+    if evidence is None or end.status not in ARRIVED:
         return -np.inf
     return float(evidence.value)
 

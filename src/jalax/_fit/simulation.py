@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax._evidence.record import FitRecord
+from jalax._evidence.record import FitRecord, is_unsure
 from jalax._fit import refitting
 from jalax._model import checks
 from jalax._model.model import Model
-from jalax._model.types import Status
+from jalax._model.types import ARRIVED, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
@@ -139,7 +139,7 @@ class Bootstrap:
     @property
     def usable(self) -> np.ndarray:
         """Which fits have arrived: converged, or at a boundary."""
-        good = [status in (Status.CONVERGED, Status.BOUNDARY) for status in self.status]
+        good = [status in ARRIVED for status in self.status]
         return np.array(good, bool)
 
     def standard_errors(self) -> np.ndarray:
@@ -195,14 +195,18 @@ def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: An
 
     Leaves that are None are those of the model's own data. Fits are made in blocks, all by one
     program. A block takes as many steps as its slowest fit: those that are not done after `FEW`
-    are left out, and begin again together.
+    are left out, and begin again together. So do those that came to a boundary, with white
+    latents, where the model can have them.
     """
-    leaves, treedef = jax.tree.flatten(model.data)
+    treedef = jax.tree.structure(model.data)
     num = next(len(drawn) for drawn in new if drawn is not None)
     keys, axes = jax.random.split(key, num), [None if drawn is None else 0 for drawn in new]
     many = partial(refitting.many_like(result), axes={"data": treedef.unflatten(axes)})
 
-    def of_these(which: np.ndarray, **options: Any) -> list[Any]:
+    white = model.whitened()
+
+    def of_these(which: np.ndarray, model: Model = model, **options: Any) -> list[Any]:
+        leaves = jax.tree.leaves(model.data)
         index = np.resize(which, min(num, AT_ONCE))  # some twice, where the block is not full
         pairs = zip(leaves, new, strict=True)
         data = [leaf if drawn is None else drawn[index] for leaf, drawn in pairs]
@@ -219,7 +223,9 @@ def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: An
             return in_blocks(np.arange(num))
         points = min(result.log_weights.shape[-1], ENOUGH_POINTS)
         fits = in_blocks(np.arange(num), num_steps=FEW, num_particles=points)
-        slow = np.flatnonzero([fit.status == Status.MAX_STEPS for fit in fits])
-        for k, fit in zip(slow, in_blocks(slow, num_particles=points), strict=True):
+        at_end = [fit.status == Status.MAX_STEPS for fit in fits]
+        slow = np.flatnonzero(at_end if white is None else [is_unsure(fit) for fit in fits])
+        again = in_blocks(slow, model=white or model, num_particles=points)
+        for k, fit in zip(slow, again, strict=True):
             fits[k] = fit
     return fits

@@ -18,12 +18,14 @@ from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
 from jalax._fit.result import FitResult
 from jalax._frontends import (
+    mixed_effects,
     mixed_files,
     mixed_means,
     mixed_plots,
     mixed_predict,
     mixed_residuals,
 )
+from jalax._frontends.mixed_effects import Centre, Mean
 from jalax._frontends.mixed_latents import mixed_latents
 from jalax._frontends.mixed_predict import Conditional, Effects, Fit, Link, Response, Scale
 from jalax._frontends.mixed_residuals import Pearson, ResidualTest
@@ -35,7 +37,7 @@ from jalax.models._responses import LINKS
 
 # What is done where nothing else is asked for.
 CONDITIONAL, RESPONSE, LINK = Conditional(), Response(), Link()
-PEARSON = Pearson()
+PEARSON, MEAN = Pearson(), Mean()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -86,15 +88,19 @@ class MixedResult(FitResult):
         assert self.mixed is not None
         return to_rows(self.mixed, super().simulate(key, num)["y"])
 
-    def random_effects(self) -> dict[str, Any]:
+    def random_effects(self, *, at: Centre = MEAN) -> dict[str, Any]:
         """The random effects given the data, a DataFrame a factor with a row a level.
 
         A column for each effect has its posterior mean at the fitted theta, one with " sd" its
         posterior standard deviation, and one with " mc error" the Monte-Carlo error of the mean.
         Of a Gaussian model they are in closed form, lme4's `ranef` and `condVar`, and the error is
         zero. Else they are those of the weighted particles. The error has nothing of theta's own.
+
+        Args:
+            at: `jalax.predictions.Mean()`, or `Mode()`, lme4's `ranef` of any family.
         """
-        return mixed_predict.random_effects(self._fit)
+        assert self.mixed is not None
+        return mixed_effects.table(self, self.mixed, at)
 
     def predict(
         self,

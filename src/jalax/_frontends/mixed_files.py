@@ -78,12 +78,13 @@ def _pack_column(values: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def changes(origin: Any) -> dict[str, Any]:
-    """What a fit has made of the formula's model: numbers that are held, a prior."""
+    """What a fit has made of the formula's model: numbers that are held, a prior, white latents."""
     model = None if origin is None else origin.model
     known = None if model is None else model.held
     places = [] if known is None else np.asarray(known.order)[known.free.size :].tolist()
     prior = model is not None and model.outside.log_prior is not None
-    return {"held": places, "log_prior": prior}
+    white = model is not None and model.is_white
+    return {"held": places, "log_prior": prior, "white": white}
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -107,6 +108,8 @@ def unpack(
     except Exception as error:  # whatever a formula of anybody's brings about, memory included
         raise FileError(f"its mixed model cannot be built again: {error}") from error
     _check_same(model, fields)
+    if section.get("white"):
+        model = model.whitened() or model
     if places := section.get("held", []):
         model = held.held_at(model, fields["theta"], _held_numbers(places, fields["theta"]))
     if _shapes(fields["free"]) != _shapes(model.unconstrained(fields["theta"])):

@@ -9,7 +9,8 @@ p_\theta(b, y) / \partial\theta \mid y)$.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +18,15 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.record import SavedState
-from jalax._evidence.uncertainty import Uncertainty
 from jalax._fit.result import FitResult
+from jalax._frontends.mixed_exact import Exact
+from jalax._frontends.mixed_parts import Levels, Parts, Posterior, Theta, size_of
 from jalax._model.model import Model
 from jalax._particles.weight_math import normalise
 from jalax._reference.points import LATENTS_UP_TO
 from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.layouts import use_mesh
-from jalax.models import _new_rows
-from jalax.models._formula import Block
-from jalax.models._mixed import MixedDesign, build
+from jalax.models._mixed import MixedDesign, build, random_effects, whiten
 
 MOST = (
     40_000_000  # numbers of the covariances of all groups, 0.3 GB: beyond, the particles are used
@@ -35,233 +35,12 @@ AT_ONCE = 4_000_000  # numbers of rows times particles
 GROUPS_AT_ONCE = 64
 BLOCKS = 8  # of quasi-random points, for the error of a mean
 
-Theta = dict[str, Any]
-
-
-class Parts(NamedTuple):
-    """Random effects in the linear predictor of rows: sum_k z[k] b[group, position[k]]."""
-
-    group: np.ndarray  # (n,)
-    position: np.ndarray  # (n, K), among the flat latents of the group
-    z: np.ndarray  # (n, K)
-
-
-class Levels(NamedTuple):
-    """Of every random effect, (G, D)."""
-
-    mean: np.ndarray
-    sd: np.ndarray
-    error: np.ndarray  # of the mean, by Monte Carlo
-
-
-class Posterior(Protocol):
-    def levels(self) -> Levels: ...
-
-    def moments(self, parts: Parts) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the random part of each row."""
-
-    def slopes(self, parts: Parts) -> np.ndarray:
-        """(n, P): how these means move with theta, on the user's scale."""
-
-    def average(self, of: Callable, base: np.ndarray, parts: Parts) -> np.ndarray:
-        """The mean of `of(base + random part)`."""
-
-    def draw(self, key: jax.Array) -> np.ndarray:
-        """(G, D): one draw of all random effects."""
-
 
 def posterior(result: FitResult, mixed: MixedDesign) -> Posterior:
     groups = 1 if mixed.outer is None else len(next(iter(mixed.levels.values())))
     if mixed.family == "gaussian" and groups * size_of(mixed) ** 2 <= MOST:
         return Exact(result, mixed)
     return Weighted(result, mixed)
-
-
-# --- where a random effect is --------------------------------------------------------------------
-
-
-def _first_positions(mixed: MixedDesign) -> dict[str, int]:
-    """Of each block among the flat latents of a group, which are in the order of the names."""
-    first, begin = {}, 0
-    for block in sorted(mixed.design.blocks, key=lambda block: block.name):
-        first[block.name] = begin
-        begin += mixed.levels[block.name].shape[-1] * len(block.effects)
-    return first
-
-
-def size_of(mixed: MixedDesign) -> int:
-    """Latents of a group."""
-    blocks = mixed.design.blocks
-    return sum(mixed.levels[block.name].shape[-1] * len(block.effects) for block in blocks)
-
-
-def homes(mixed: MixedDesign, block: Block) -> tuple[np.ndarray, np.ndarray]:
-    """The group of each level, and its first position there; -1: a level without rows."""
-    known = np.atleast_2d(mixed.levels[block.name])
-    group = np.full(len(block.labels), -1)
-    position = np.zeros(len(block.labels), int)
-    g, place = np.nonzero(known >= 0)
-    level = known[g, place]
-    group[level] = g
-    position[level] = _first_positions(mixed)[block.name] + place * len(block.effects)
-    return group, position
-
-
-def parts_of(mixed: MixedDesign, random: _new_rows.Random) -> list[Parts]:
-    """The known random effects of rows; the second of the list where a row meets two groups.
-
-    New rows may join levels of nested factors that were apart in the data. Groups are
-    independent, so what they add to a row is added up.
-    """
-    groups, positions, zs = [], [], []
-    for block in mixed.design.blocks:
-        group, position = homes(mixed, block)
-        level, effects = random.level[block.name], len(block.effects)
-        own = np.where(level >= 0, group[level], -1)
-        groups.append(np.repeat(own[:, None], effects, axis=1))
-        positions.append(position[level][:, None] + np.arange(effects))
-        zs.append(random.Z[block.name])
-    group, position, z = (np.concatenate(columns, axis=1) for columns in (groups, positions, zs))
-    found: list[Parts] = []
-    left = group >= 0
-    while not found or left.any():
-        first = np.argmax(left, axis=1)
-        lead = np.where(left.any(axis=1), group[np.arange(len(group)), first], 0)
-        here = left & (group == lead[:, None])
-        found.append(Parts(lead, np.where(here, position, 0), np.where(here, z, 0.0)))
-        left = left & ~here
-    return found
-
-
-# --- theta ---------------------------------------------------------------------------------------
-
-
-def numbers(theta: Theta) -> Theta:
-    """theta in NumPy and float64."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf, float), theta)
-
-
-def covariance_of(theta: Theta, block: Block) -> np.ndarray:
-    """Sigma of a block."""
-    sd, size = np.asarray(theta["sd"][block.name], float), len(block.effects)
-    correlation = np.eye(size)
-    correlation[np.tril_indices(size, -1)] = np.asarray(theta["cor"][block.name], float)
-    correlation = correlation + np.tril(correlation, -1).T
-    return correlation * np.outer(sd, sd)
-
-
-def theta_covariance(known: Uncertainty) -> np.ndarray:
-    """(P, P) on the user's scale; numbers without a standard error are taken as known."""
-    free = np.where(np.isfinite(known.covariance), known.covariance, 0.0)
-    return known.jacobian @ free @ known.jacobian.T
-
-
-# --- in closed form ------------------------------------------------------------------------------
-
-
-class Exact:
-    """Of a Gaussian model: b | y is Gaussian."""
-
-    def __init__(self, result: FitResult, mixed: MixedDesign):
-        self.theta, self.mixed = numbers(result.theta), mixed
-        self.mean, self.covariance, self.of_beta = _solved(self.theta, mixed)
-
-    def levels(self) -> Levels:
-        variance = np.diagonal(self.covariance, axis1=1, axis2=2)
-        sd = np.sqrt(np.maximum(variance, 0.0))
-        return Levels(self.mean, sd, np.zeros_like(sd))
-
-    def moments(self, parts: Parts) -> tuple[np.ndarray, np.ndarray]:
-        group, position, z = parts
-        mean = np.sum(z * self.mean[group[:, None], position], axis=1)
-        pairs = self.covariance[group[:, None, None], position[:, :, None], position[:, None, :]]
-        return mean, np.einsum("nk,nkl,nl->n", z, pairs, z)
-
-    def slopes(self, parts: Parts) -> np.ndarray:
-        group, position, z = parts
-        return np.einsum("nk,nkp->np", z, self._slopes()[group[:, None], position])
-
-    def average(self, of: Callable, base: np.ndarray, parts: Parts) -> np.ndarray:
-        return base + self.moments(parts)[0]  # the link is the identity
-
-    def draw(self, key: jax.Array) -> np.ndarray:
-        noise = np.asarray(jax.random.normal(key, self.mean.shape), float)
-        return self.mean + np.einsum("gij,gj->gi", root_of(self.covariance), noise)
-
-    def _slopes(self) -> np.ndarray:
-        """(G, D, P): of beta exactly, of the others by central differences in float64."""
-        flat, unravel = ravel_float64(self.theta)
-        fixed = self.of_beta.shape[2]
-        columns = [self.of_beta]
-        for i in range(fixed, flat.size):
-            step = 1e-4 * max(abs(flat[i]), 1e-4)
-            ends = []
-            for side in (1, -1):
-                moved = flat.copy()
-                moved[i] += side * step
-                ends.append(_solved(unravel(moved), self.mixed)[0])
-            columns.append(((ends[0] - ends[1]) / (2 * step))[:, :, None])
-        return np.concatenate(columns, axis=2)
-
-
-def ravel_float64(theta: Theta) -> tuple[np.ndarray, Callable[[np.ndarray], Theta]]:
-    """As `ravel_pytree`, which would round to JAX's precision."""
-    leaves, tree = jax.tree.flatten(theta)
-    ends = np.cumsum([leaf.size for leaf in leaves])[:-1]
-
-    def unravel(flat: np.ndarray) -> Theta:
-        pieces = zip(np.split(flat, ends), leaves, strict=True)
-        return tree.unflatten([piece.reshape(leaf.shape) for piece, leaf in pieces])
-
-    return np.concatenate([leaf.ravel() for leaf in leaves]), unravel
-
-
-def _solved(theta: Theta, mixed: MixedDesign) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean (G, D), covariance (G, D, D) and d mean / d beta (G, D, p) of b given y.
-
-    With b = Lambda u, u standard normal: Lambda' Z'Z Lambda / sigma^2 + I is well conditioned
-    where a standard deviation is zero, too.
-    """
-    design = mixed.design
-    fixed, random = _new_rows.same_rows(design)
-    roots = {block.name: root_of(covariance_of(theta, block)) for block in design.blocks}
-    scaled = {name: z @ roots[name] for name, z in random.Z.items()}
-    (parts,) = parts_of(mixed, random._replace(Z=scaled))
-    groups = 1 if mixed.outer is None else len(mixed.levels[design.blocks[0].name])
-    size, variance = size_of(mixed), float(theta["sigma"]) ** 2
-    group, position, z = parts
-    inverse = np.tile(np.eye(size), (groups, 1, 1))
-    where = group[:, None, None], position[:, :, None], position[:, None, :]
-    np.add.at(inverse, where, z[:, :, None] * z[:, None, :] / variance)
-    residual = design.y - fixed.offset - fixed.X @ theta["beta"]
-    right = np.column_stack([residual, -fixed.X])
-    sums = np.zeros((groups, size, right.shape[1]))
-    np.add.at(sums, (group[:, None], position), z[:, :, None] * right[:, None, :] / variance)
-    covariance = np.linalg.inv(inverse)
-    means = covariance @ sums
-    _multiply(mixed, roots, covariance, 1)
-    _multiply(mixed, roots, covariance, 2)
-    _multiply(mixed, roots, means, 1)
-    return means[:, :, 0], covariance, means[:, :, 1:]
-
-
-def root_of(covariance: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(covariance)
-    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-
-
-def _multiply(mixed: MixedDesign, roots: dict, of: np.ndarray, axis: int) -> None:
-    """u to b along an axis of latents, in place."""
-    first = _first_positions(mixed)
-    moved = np.moveaxis(of, axis, -1)
-    for block in mixed.design.blocks:
-        levels, effects = mixed.levels[block.name].shape[-1], len(block.effects)
-        own = slice(first[block.name], first[block.name] + levels * effects)
-        split = moved[..., own].reshape(*moved.shape[:-1], levels, effects)
-        moved[..., own] = (split @ roots[block.name].T).reshape(*moved.shape[:-1], -1)
-
-
-# --- by the particles ----------------------------------------------------------------------------
 
 
 class Weighted:
@@ -324,7 +103,7 @@ class Weighted:
         weights = jnp.asarray(self.weights, result.log_weights.dtype)
         with use_mesh(model.layout):
             weights = weights if model.grouped else weights[0]
-            found = _slopes(model, result.theta, result.particles, weights)
+            found = _slopes(model, result.theta, _latents(model, result), weights)
         slopes = np.asarray(found, float)
         return np.einsum("nk,nkp->np", parts.z, slopes[parts.group[:, None], parts.position])
 
@@ -353,17 +132,30 @@ def weights_of(result: FitResult, mixed: MixedDesign) -> jax.Array:
         flat, unravel = ravel_pytree(result.free)
         there = unravel(jnp.asarray(seen.theta, flat.dtype))
     with use_mesh(model.layout):
-        moved = _moved(model, result.theta, model.constrained(there), result.particles)
+        moved = _moved(model, result.theta, model.constrained(there), _latents(model, result))
     return normalise(result.log_weights + moved)
+
+
+def _latents(model: Model, result: FitResult) -> Any:
+    """The particles as the model has them: the random effects, or white numbers."""
+    return _whitened(result.theta, result.particles) if model.is_white else result.particles
+
+
+@jit(LEVEL_1)
+def _whitened(theta: Theta, particles: Any) -> Any:
+    one = partial(whiten, theta)
+    for _ in range(jax.tree.leaves(particles)[0].ndim - 2):  # of groups, and of particles
+        one = jax.vmap(one)
+    return one(particles)
 
 
 @jit(LEVEL_1)
 def _moved(model: Model, to: Theta, there: Theta, particles: Any) -> jax.Array:
-    """The change of log p(b, y) between two thetas at every particle."""
+    """The change of log p(x, y) between two thetas at every particle."""
 
     def of_group(group):
         x, data = group
-        return jax.vmap(lambda b: model.log_joint(to, b, data) - model.log_joint(there, b, data))(x)
+        return jax.vmap(lambda x: model.log_joint(to, x, data) - model.log_joint(there, x, data))(x)
 
     if not model.grouped:
         return of_group((particles, model.data))
@@ -373,20 +165,34 @@ def _moved(model: Model, to: Theta, there: Theta, particles: Any) -> jax.Array:
 
 @jit(LEVEL_1)
 def _slopes(model: Model, theta: Theta, particles: Any, weights: jax.Array) -> jax.Array:
-    """(G, D, P): the covariance of b with d log p(b, y) / d theta."""
+    """(G, D, P): the covariance of b with d log p(x, y) / d theta, and the mean of d b / d theta.
+
+    The latter is zero where x is b itself.
+    """
+    flat, unravel = ravel_pytree(theta)
 
     def score(x, data):
         return ravel_pytree(jax.grad(model.log_joint)(theta, x, data))[0]
 
     def of_group(group):
         x, w, data = group
-        values = jax.vmap(lambda one: ravel_pytree(one)[0])(x)
+
+        def effects(t, one):
+            return ravel_pytree(random_effects(unravel(t), one, data))[0]
+
+        values = jax.vmap(partial(effects, flat))(x)
         scores = jax.vmap(lambda one: score(one, data))(x)
         alive = w[:, None] > 0
         values, scores = jnp.where(alive, values, 0.0), jnp.where(alive, scores, 0.0)
         scores = scores - jnp.matmul(w, scores, precision="highest")
         values = values - jnp.matmul(w, values, precision="highest")
-        return jnp.matmul((w[:, None] * values).T, scores, precision="highest")
+        covariance = jnp.matmul((w[:, None] * values).T, scores, precision="highest")
+
+        def mean(t):
+            each = jax.vmap(partial(effects, t))(x)
+            return jnp.matmul(w, jnp.where(alive, each, 0.0), precision="highest")
+
+        return covariance + jax.jacfwd(mean)(flat)
 
     if not model.grouped:
         return of_group((particles, weights, model.data))[None]

@@ -9,7 +9,13 @@ import numpy as np
 
 from jalax._fit.result import FitResult
 from jalax._frontends import mixed_posterior
-from jalax._frontends.mixed_posterior import covariance_of, numbers, parts_of, theta_covariance
+from jalax._frontends.mixed_parts import (
+    Parts,
+    covariance_of,
+    numbers,
+    parts_of,
+    theta_covariance,
+)
 from jalax._runtime import arguments
 from jalax.models import _new_rows, _responses
 from jalax.models._mixed import MixedDesign
@@ -188,7 +194,7 @@ def _conditional_mean(fit: Fit, posterior, base, parts, new: np.ndarray) -> np.n
     response = posterior.average(of, base, parts[0])
     rows = new > 0
     if rows.any():
-        lead = mixed_posterior.Parts(*(array[rows] for array in parts[0]))
+        lead = Parts(*(array[rows] for array in parts[0]))
         response[rows] = sum(
             weight * posterior.average(of, base[rows] + node * np.sqrt(new[rows]), lead)
             for node, weight in zip(NODES, WEIGHTS, strict=True)
@@ -336,23 +342,3 @@ def marginal_means_of_rows(fit: Fit) -> np.ndarray:
     X, offset = fit.fixed(None)
     spread = np.sqrt(prior_variance(fit.mixed, fit.theta, fit.effects(None)))
     return averaged(fit.mixed.family, X @ fit.theta["beta"] + offset, spread)[0]
-
-
-def random_effects(fit: Fit) -> dict[str, Any]:
-    """`MixedResult.random_effects`."""
-    import pandas
-
-    mixed = fit.mixed
-    known = mixed_posterior.posterior(fit.result, mixed).levels()
-    frames = {}
-    for block in mixed.design.blocks:
-        group, position = mixed_posterior.homes(mixed, block)
-        there = np.flatnonzero(group >= 0)
-        columns = {}
-        for j, effect in enumerate(block.effects):
-            at = group[there], position[there] + j
-            for suffix, values in zip(("", " sd", " mc error"), known, strict=True):
-                columns[f"{effect}{suffix}"] = values[at]
-        index = pandas.Index([block.labels[i] for i in there], name=block.factor)
-        frames[block.name] = pandas.DataFrame(columns, index=index)
-    return frames

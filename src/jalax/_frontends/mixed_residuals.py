@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jalax._frontends import mixed_posterior
-from jalax._frontends.mixed_posterior import parts_of
+from jalax._frontends.mixed_parts import parts_of
 from jalax._frontends.mixed_predict import (
     NODES,
     WEIGHTS,

@@ -27,6 +27,7 @@ from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Program
 
 LIMIT = 300  # parameters: the information is a dense matrix, and N scores of this size are held
+WIDE = 3.0  # a standard error, relative to 1 + |theta|, that calls for a look at its maximum
 
 
 # For the complete-data information: evaluations of log p, and numbers of the data read by them.

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jalax._model.groups import Groups
 from jalax._model.structure import Pattern, as_pattern
@@ -71,9 +72,12 @@ class Outside:
         log_prior: of theta on the user's scale, part of log_joint already.
         simulate: `(key, theta, x, data)`, theta on the user's scale: data like the model's, new
             where it was observed; x None: with new latents, too.
+        switch: an entry of the data: where it is true, x is standard normal a priori, and theta is
+            in the likelihood only. See `Model.whitened`.
+        white: as `latent`, where the switch is true.
     """
 
-    FUNCTIONS: ClassVar = ("unconstrain", "latent", "derived", "log_prior", "simulate")
+    FUNCTIONS: ClassVar = ("unconstrain", "latent", "derived", "log_prior", "simulate", "white")
 
     unconstrain: Callable | None = None
     latent: Callable | None = None
@@ -84,6 +88,8 @@ class Outside:
     hold: Hold | None = None
     log_prior: Callable | None = None
     simulate: Callable | None = None
+    switch: str | None = None
+    white: Callable | None = None
 
     def __post_init__(self):
         for name in self.FUNCTIONS:
@@ -260,6 +266,28 @@ class Model(Workload):
         known = self.outside
         theta = theta if known.unconstrain is None else known.unconstrain(theta)
         return theta if known.hold is None else known.hold.pick(theta, self.held)
+
+    def whitened(self) -> Model | None:
+        """The same model with standard normal latents; None where it has no such form, or has it.
+
+        A variance of zero is no singularity then, so that a climb can arrive there. Far from it,
+        where the data say much about each latent, they would hide what is known about theta.
+        """
+        switch = self.outside.switch
+        if switch is None or self.is_white:
+            return None
+        return self.replace(data=self.data | {switch: jnp.ones_like(self.data[switch])})
+
+    @property
+    def is_white(self) -> bool:
+        """Whether its latents are those of `whitened`."""
+        switch = self.outside.switch
+        return switch is not None and bool(np.any(np.asarray(self.data[switch])))
+
+    @property
+    def latent_outside(self) -> Callable | None:
+        """`(theta, x, data)`: x as the user knows it; None: as it is."""
+        return self.outside.white if self.is_white else self.outside.latent
 
     def density(self) -> Callable[[Tree, Tree, Tree], Any]:
         """log_joint as a function of the fit's theta, of x and of the data (of one group)."""

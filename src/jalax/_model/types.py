@@ -71,3 +71,6 @@ class Status(StrEnum):
     TIME_LIMIT = "time_limit"  #: `jalax.time_limit` asked for it
     INTERRUPTED = "interrupted"  #: Ctrl-C; the result holds everything up to there
     DIVERGED = "diverged"  #: every particle of a group, or theta, became non-finite
+
+
+ARRIVED = (Status.CONVERGED, Status.BOUNDARY)  # theta is where it should be

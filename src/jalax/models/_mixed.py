@@ -4,7 +4,8 @@ $$b_k \sim \mathcal{N}(0, \Sigma_{f(k)}), \qquad
   \eta = X \beta + o + \sum_f Z_f b_f, \qquad y \mid b \sim \text{family}(\eta).$$
 
 Where all grouping factors are nested in one, its levels are independent groups; where they are
-crossed, all random effects are one joint latent.
+crossed, all random effects are one joint latent. Latents are the random effects or, where
+$\Sigma$ comes near a singular one, white: $b = \Lambda x$ with $\Lambda \Lambda' = \Sigma$.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from ._gaussian import LOG_2PI
 from ._random_effects import (
     correlations,
     draw_effects,
+    effects,
     log_prior,
     numbers,
     root_of_correlations,
     root_of_numbers,
+    whitened,
 )
 from ._responses import BINOMIAL, draw
 from ._softplus import softplus
@@ -103,11 +106,24 @@ def linear_predictor(blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array
 
 
 def _log_joint(family: str, blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
-    eta = linear_predictor(blocks, theta, x, data)
-    total = jnp.zeros((), eta.dtype)
+    white, total = data["white"], jnp.zeros((), theta["beta"].dtype)
     for name, _ in blocks:
-        total = total + log_prior(theta["sd"][name], theta["cor"][name], x[name])
+        sd = jnp.where(white, 1.0, theta["sd"][name])
+        cor = jnp.where(white, 0.0, theta["cor"][name])
+        total = total + log_prior(sd, cor, x[name])
+    eta = linear_predictor(blocks, theta, random_effects(theta, x, data), data)
     return total + jnp.sum(jnp.where(data["mask"], FAMILIES[family](theta, eta, data), 0.0))
+
+
+def random_effects(theta: Theta, x: dict, data: dict) -> dict:
+    """The random effects b: x itself or, where x is white, the root of Sigma times x."""
+    sd, cor, white = theta["sd"], theta["cor"], data["white"]
+    return {n: jnp.where(white, effects(sd[n], cor[n], one), one) for n, one in x.items()}
+
+
+def whiten(theta: Theta, b: dict) -> dict:
+    """x of a model whose latents are white, from the random effects."""
+    return {name: whitened(theta["sd"][name], theta["cor"][name], one) for name, one in b.items()}
 
 
 def _simulate(
@@ -184,13 +200,14 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
     log_joint = functools.partial(_log_joint, family, names)
     theta = _first_theta(design, family)
     if outer is None:
-        arrays = _checks.to_jax(rows)
+        arrays = _checks.to_jax(rows | {"white": np.zeros((), bool)})
         structure = _structure(latent, rows["level"])
         model = Model(
             log_joint, latent, arrays, theta=theta, constrain=_constrain, structure=structure
         )
     else:
         arrays = _checks.to_jax(jax.tree.map(lambda leaf: by_group(leaf, index, groups), rows))
+        arrays["white"] = jnp.zeros((groups,), bool)
         model = GroupedModel(log_joint, latent, arrays, theta=theta, constrain=_constrain)
     model.outside = Outside(
         unconstrain=_unconstrain,
@@ -198,6 +215,8 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
         groups=None if outer is None else _group_labels(design, outer),
         observed=("y", "size"),
         simulate=functools.partial(_simulate, family, names),
+        switch="white",
+        white=random_effects,
     )
     return model, MixedDesign(design, family, outer, levels)
 

@@ -23,7 +23,7 @@ def root_of_numbers(z: Float[Array, " pairs"], size: int) -> Root:
             part = jnp.tanh(next(numbers))
             row.append(part * jnp.sqrt(left))
             left = left * (1 - part**2)
-        rows.append([*row, jnp.sqrt(left)])
+        rows.append([*row, _root(left)])
     return rows
 
 
@@ -35,8 +35,14 @@ def root_of_correlations(cor: Float[Array, " pairs"], size: int) -> Root:
         row: list[Any] = []
         for j in range(i):
             row.append((next(given) - sum(row[k] * rows[j][k] for k in range(j))) / rows[j][j])
-        rows.append([*row, jnp.sqrt(1 - sum((c**2 for c in row), jnp.zeros((), cor.dtype)))])
+        rows.append([*row, _root(1 - sum((c**2 for c in row), jnp.zeros((), cor.dtype)))])
     return rows
+
+
+def _root(left: Array) -> Array:
+    """The square root of what is left of a row, whose slope at 0 is not infinite but 0."""
+    positive = left > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, left, 1.0)), 0.0)
 
 
 def correlations(root: Root, like: Float[Array, " pairs"]) -> Float[Array, " pairs"]:
@@ -60,24 +66,40 @@ def numbers(root: Root, like: Float[Array, " pairs"]) -> Float[Array, " pairs"]:
     return jnp.stack(numbers) if numbers else like
 
 
-def log_prior(sd: Array, cor: Array, b: Float[Array, "L q"]) -> Array:
-    """log N(b; 0, Sigma) of all levels, by forward substitution."""
+def effects(sd: Array, cor: Array, white: Float[Array, "L q"]) -> Float[Array, "L q"]:
+    """b of all levels from standard normal numbers: the root of Sigma times these."""
     size = sd.shape[0]
     root = root_of_correlations(cor, size)
-    scaled = b / sd
+    columns = [sum(root[j][k] * white[:, k] for k in range(j + 1)) for j in range(size)]
+    return sd * jnp.stack(columns, axis=-1)
+
+
+def whitened(sd: Array, cor: Array, b: Float[Array, "L q"]) -> Float[Array, "L q"]:
+    """The inverse of `effects`, by forward substitution; nothing where Sigma has nothing."""
+    size = sd.shape[0]
+    root = root_of_correlations(cor, size)
+    scaled = _divided(b, sd)
     white: list[Array] = []
     for j in range(size):
         rest = scaled[:, j] - sum(root[j][k] * white[k] for k in range(j))
-        white.append(rest / root[j][j])
-    square = sum(jnp.sum(w**2) for w in white)
-    log_det = jnp.sum(jnp.log(sd)) + sum(jnp.log(root[j][j]) for j in range(size))
-    return -0.5 * (square + b.size * LOG_2PI) - b.shape[0] * log_det
+        white.append(_divided(rest, root[j][j]))
+    return jnp.stack(white, axis=-1)
+
+
+def _divided(a: Array, b: Array) -> Array:
+    """a / b, and 0 where b is 0; with a gradient there, too."""
+    nothing = b == 0
+    return jnp.where(nothing, 0.0, a / jnp.where(nothing, 1.0, b))
+
+
+def log_prior(sd: Array, cor: Array, b: Float[Array, "L q"]) -> Array:
+    """log N(b; 0, Sigma) of all levels."""
+    root = root_of_correlations(cor, sd.shape[0])
+    log_det = jnp.sum(jnp.log(sd)) + sum(jnp.log(row[-1]) for row in root)
+    white = whitened(sd, cor, b)
+    return -0.5 * (jnp.sum(white**2) + b.size * LOG_2PI) - b.shape[0] * log_det
 
 
 def draw_effects(key, sd: Array, cor: Array, levels: int) -> Float[Array, "L q"]:
     """b ~ N(0, Sigma) of so many levels."""
-    size = sd.shape[0]
-    root = root_of_correlations(cor, size)
-    white = jax.random.normal(key, (levels, size), sd.dtype)
-    columns = [sum(root[j][k] * white[:, k] for k in range(j + 1)) for j in range(size)]
-    return sd * jnp.stack(columns, axis=-1)
+    return effects(sd, cor, jax.random.normal(key, (levels, sd.shape[0]), sd.dtype))
