@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -191,6 +193,23 @@ def test_the_figure_has_the_residuals(sleep, right):
     np.testing.assert_allclose(drawn[0].lines[-3].get_xdata(), means)
     with pytest.raises(ValueError, match="plot_residuals draws 4 panels, and ax= holds 1"):
         sleep.plot_residuals(ax=Figure().subplots())
+
+
+def test_a_report_shows_them_with_the_random_effects(cbpp, sleep, tmp_path):
+    for fit, kind, label in ((sleep, "pearson", "308"), (cbpp, "quantile", "herd")):
+        fit.report(tmp_path / "fit.html")
+        page = (tmp_path / "fit.html").read_text(encoding="utf-8")
+        captions = re.findall("<figcaption>(.*?)</figcaption>", page)
+        assert captions[-4:] == [
+            *("residuals and fitted values", "normal quantiles"),
+            *("scale and location", "by group"),
+        ]
+        assert f"{kind} residuals" in page
+        latents = page[page.index("<h2>Latents</h2>") : page.index("<h2>Figures</h2>")]
+        assert label in latents
+        first = fit.latents()
+        assert f">{first.mean[0]:.5g}<" in latents
+        assert "shrinkage" in latents
 
 
 def test_kinds_are_objects(sleep):

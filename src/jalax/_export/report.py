@@ -17,19 +17,30 @@ from jalax._export import plots
 from jalax._export.checks import checks
 from jalax._export.fit_summary import particles
 from jalax._export.latents import chosen_latents
+from jalax._export.posterior import Latents
 from jalax._export.provenance import algorithm_text, code_to_reproduce, theta_text
 from jalax._export.tables import Summary, html_table
 from jalax._export.versions import versions
+from jalax._particles import trees
+
+Panels = dict[str, Callable[[Any], None]]  # a title, and what draws on an axis
+MOST_NUMBERS = 50_000_000  # of particles: with more, the table of the latents would take minutes
 
 
-def write_report(result: FitRecord, summary: Summary, path: str | os.PathLike) -> None:
+def write_report(
+    result: FitRecord,
+    summary: Summary,
+    path: str | os.PathLike,
+    latents: Callable[[], Latents],
+    more: Panels,
+) -> None:
     """`FitResult.report`. Written beside the target and renamed: a reader sees all or nothing."""
     path = Path(path)
     if path.suffix.lower() != ".html":
         raise ValueError(f"a report is an HTML page, named something.html; got {path.name!r}.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no directory {str(path.parent)!r}: make it first.")
-    page = html_page(result, summary)
+    page = html_page(result, summary, latents, more)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         # A name may hold what is no character, such as half of a surrogate pair.
@@ -48,12 +59,15 @@ def _umask() -> int:
     return mask
 
 
-def html_page(result: FitRecord, summary: Summary) -> str:
+def html_page(
+    result: FitRecord, summary: Summary, latents: Callable[[], Latents], more: Panels
+) -> str:
     sections = {
         "What was fitted": _definitions(_facts(result)),
         "Estimates": "".join(map(html_table, summary.tables)),
         "Checks": _checks(result),
-        "Figures": _figures(result),
+        "Latents": _latents(result, latents),
+        "Figures": _figures(result, more),
         "Reproduce": f"<pre>{escape(code_to_reproduce(result))}</pre>{_definitions(versions())}",
     }
     body = "\n".join(
@@ -101,7 +115,15 @@ def _checks(result: FitRecord) -> str:
     return f'<ul class="checks">{items}</ul>'
 
 
-def _figures(result: FitRecord) -> str:
+def _latents(result: FitRecord, latents: Callable[[], Latents]) -> str:
+    if trees.size(result.particles) > MOST_NUMBERS:
+        return "<p>There are too many for a page: <code>result.latents()</code>.</p>"
+    shown = latents().summary()
+    notes = "".join(f"<p>{escape(note.strip())}</p>" for note in shown.notes)
+    return "".join(map(html_table, shown.tables)) + notes
+
+
+def _figures(result: FitRecord, more: Panels) -> str:
     drawn: list[tuple[str, Callable[[Any], None]]] = []
     if len(result.history.get("ess", ())):
         for title, draw in plots.panels(result).items():
@@ -111,6 +133,7 @@ def _figures(result: FitRecord) -> str:
     for latent in chosen_latents(result, None, 4):
         title = f"posterior density of {latent.name}"
         drawn.append((title, partial(plots.posterior_density, latent=latent)))
+    drawn += more.items()
     figures = "\n".join(
         f"<figure>{svg(draw, title, i)}<figcaption>{escape(title)}</figcaption></figure>"
         for i, (title, draw) in enumerate(drawn)

@@ -302,7 +302,9 @@ class FitResult(AfterFit, Portable):
         return to_arviz(self, key, num_samples, dims, coords)
 
     def report(self, path: str | os.PathLike) -> None:
-        """Write the fit as one HTML page that needs nothing else: table, figures, checks.
+        """Write the fit as one HTML page that needs nothing else: tables, figures, checks.
+
+        Of `jalax.mixed` it has the residuals in four panels, too.
 
         Args:
             path: a file name ending in .html, in a directory that exists. A file of that name is
@@ -310,7 +312,11 @@ class FitResult(AfterFit, Portable):
         """
         from jalax._export.report import write_report
 
-        write_report(self, self.summary(), path)
+        write_report(self, self.summary(), path, self.latents, self._report_panels())
+
+    def _report_panels(self) -> dict[str, Callable[[Any], None]]:
+        """What else to draw, by title."""
+        return {}
 
     def save(self, path: str | os.PathLike) -> None:
         """Write everything to one file, read back by `jalax.load`.

@@ -28,7 +28,7 @@ from jalax._frontends import (
 from jalax._frontends.mixed_effects import Centre, Mean
 from jalax._frontends.mixed_latents import mixed_latents
 from jalax._frontends.mixed_predict import Conditional, Effects, Fit, Link, Response, Scale
-from jalax._frontends.mixed_residuals import Pearson, ResidualTest
+from jalax._frontends.mixed_residuals import Pearson, Quantile, ResidualTest
 from jalax._frontends.mixed_rows import to_rows
 from jalax._model.algorithm import Algorithm
 from jalax._runtime import arguments
@@ -177,6 +177,12 @@ class MixedResult(FitResult):
             The axes, an array of four.
         """
         return mixed_plots.plot_residuals(self._fit, kind, ax)
+
+    def _report_panels(self) -> dict[str, Callable[[Any], None]]:
+        # Of counts only quantile residuals should be normal; the key is any.
+        normal = self.mixed is None or self.mixed.family == "gaussian"
+        kind = PEARSON if normal else Quantile(jax.random.key(0))
+        return {} if self.mixed is None else mixed_plots.panels(self._fit, kind)
 
     def marginal_means(self, factor: str, *, scale: Scale = RESPONSE, level: float = 0.95) -> Any:
         """The mean of each level of a factor in the fixed effects, as R's emmeans.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,44 +18,58 @@ TENTHS = 10
 
 def plot_residuals(fit: Fit, kind: Any, ax: Any) -> np.ndarray:
     """`MixedResult.plot_residuals`."""
-    values = residuals(fit, kind)
-    integrated = isinstance(kind, Quantile) and isinstance(kind.effects, Marginal)
-    # What holds the random effects would rise with means that hold them, too.
-    means = marginal_means_of_rows(fit) if integrated else fitted(fit)
+    drawn = panels(fit, kind)
     if ax is None:
         ax = new_axes(2, 2, figsize=(9.0, 6.4))
     axes = np.ravel(np.asarray(ax, dtype=object))
-    if len(axes) < 4:
+    if len(axes) < len(drawn):
         raise ValueError(
             f"plot_residuals draws 4 panels, and ax= holds {len(axes)}: pass axes for each, for "
             "example plt.subplots(2, 2)[1]."
         )
-    name = f"{type(kind).__name__.lower()} residuals"
-    _against_fitted(axes[0], means, values)
-    axes[0].axhline(0, color="0.5", lw=0.8)
-    axes[0].set_ylabel(name)
-    _normal(axes[1], values)
-    _against_fitted(axes[2], means, np.sqrt(np.abs(values)))
-    for axis in (axes[0], axes[2]):
-        axis.set_xlabel("means over all levels" if integrated else "fitted values")
-    axes[2].set_ylabel("root of their size")
-    _by_group(axes[3], fit, values)
-    titles = ("residuals and fitted values", "normal quantiles", "scale and location", "by group")
-    for axis, title in zip(axes, titles, strict=False):
+    for axis, (title, draw) in zip(axes, drawn.items(), strict=False):
+        draw(axis)
         axis.set_title(title, fontsize="medium", loc="left")
-    return axes[:4]
+    return axes[: len(drawn)]
 
 
-def _against_fitted(ax: Any, means: np.ndarray, values: np.ndarray) -> None:
-    ax.plot(means, values, "o", color=BLUE, ms=3, alpha=0.5, mew=0)
+def panels(fit: Fit, kind: Any) -> dict[str, Callable[[Any], None]]:
+    """What draws each panel, by its title."""
+    values = residuals(fit, kind)
+    integrated = isinstance(kind, Quantile) and isinstance(kind.effects, Marginal)
+    # What holds the random effects would rise with means that hold them, too.
+    means = marginal_means_of_rows(fit) if integrated else fitted(fit)
+    below = "means over all levels" if integrated else "fitted values"
+    name = f"{type(kind).__name__.lower()} residuals"
+    size = np.sqrt(np.abs(values))
+    return {
+        "residuals and fitted values": partial(
+            _against_fitted, x=means, y=values, names=(below, name), zero=True
+        ),
+        "normal quantiles": partial(_normal, values=values),
+        "scale and location": partial(
+            _against_fitted, x=means, y=size, names=(below, "root of their size")
+        ),
+        "by group": partial(_by_group, fit=fit, values=values),
+    }
+
+
+def _against_fitted(
+    ax: Any, x: np.ndarray, y: np.ndarray, names: tuple[str, str], zero: bool = False
+) -> None:
+    ax.plot(x, y, "o", color=BLUE, ms=3, alpha=0.5, mew=0)
     # Means over tenths of the rows, or over those with the same mean, show a trend.
-    distinct, which = np.unique(means, return_inverse=True)
+    distinct, which = np.unique(x, return_inverse=True)
     if len(distinct) <= TENTHS:
         parts = [np.flatnonzero(which == i) for i in range(len(distinct))]
     else:
-        parts = np.array_split(np.argsort(means, kind="stable"), TENTHS)
-    middle = [(means[part].mean(), values[part].mean()) for part in parts]
+        parts = np.array_split(np.argsort(x, kind="stable"), TENTHS)
+    middle = [(x[part].mean(), y[part].mean()) for part in parts]
     ax.plot(*np.transpose(middle), color=ORANGE, lw=1.3, marker="s", ms=4)
+    if zero:
+        ax.axhline(0, color="0.5", lw=0.8)
+    ax.set_xlabel(names[0])
+    ax.set_ylabel(names[1])
 
 
 def _normal(ax: Any, values: np.ndarray) -> None:
