@@ -115,6 +115,17 @@ def pick(inputs: Inputs, axes: list[int | None], i: int) -> Inputs:
     )
 
 
+def whitened(inputs: Inputs, axes: dict[str, Any]) -> tuple[Inputs, dict[str, Any]] | None:
+    """With the latents of `Model.whitened`, and the axes of these; None: there are none."""
+    model = inputs.model.whitened()
+    if model is None:
+        return None
+    axis = axes.get("data")
+    of_data = axis if isinstance(axis, dict) else dict.fromkeys(inputs.model.data, axis)
+    of_data = of_data | {model.outside.switch: None}
+    return inputs._replace(model=model), axes | {"data": of_data}
+
+
 def taken(inputs: Inputs, axes: list[int | None], index: np.ndarray) -> Inputs:
     """Some of the fits, or some of them twice."""
     leaves, treedef = jax.tree.flatten(inputs)

@@ -29,7 +29,15 @@ from jalax._fit.checkpoint import checkpoint
 from jalax._fit.choice import checked, choose
 from jalax._fit.conclusion import finish_alone, finished_as_json, finished_from_json, result_of
 from jalax._fit.driver import advice, capacity_of, drive, with_progress
-from jalax._fit.fit_axes import Inputs, axes_of_leaves, count_fits, lengthened, pick, taken
+from jalax._fit.fit_axes import (
+    Inputs,
+    axes_of_leaves,
+    count_fits,
+    lengthened,
+    pick,
+    taken,
+    whitened,
+)
 from jalax._fit.result import FitResult
 from jalax._model import checks
 from jalax._model.algorithm import Algorithm
@@ -161,11 +169,10 @@ def fit_many(
         # Here, because its warnings point at the caller of this function.
         results = [result_of(*end, done.get(i), choice) for i, end in enumerate(ends)]
         unsure = [i for i, one in enumerate(results) if is_unsure(one) and not limited]
-        if unsure and layout is None and (white := inputs.model.whitened()) is not None:
-            # All of the same size once more: it is the program that is there already.
-            index = np.resize(unsure, count)
-            again = taken(inputs._replace(model=white), leaf_axes, index)
-            for i, end in zip(unsure, _run(keys[index], again, asked), strict=False):
+        if unsure and layout is None and (white := whitened(inputs, axes)) is not None:
+            asked = asked._replace(axes=axes_of_leaves(*white))
+            again = taken(white[0], asked.axes, np.array(unsure))
+            for i, end in zip(unsure, _run(keys[np.array(unsure)], again, asked), strict=True):
                 second = result_of(*end, None, choice)
                 if second.status in ARRIVED or results[i].status not in ARRIVED:
                     results[i] = second

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -198,20 +197,22 @@ def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: An
     are left out, and begin again together. So do those that came to a boundary, with white
     latents, where the model can have them.
     """
-    treedef = jax.tree.structure(model.data)
+    leaves, treedef = jax.tree.flatten(model.data)
     num = next(len(drawn) for drawn in new if drawn is not None)
     keys, axes = jax.random.split(key, num), [None if drawn is None else 0 for drawn in new]
-    many = partial(refitting.many_like(result), axes={"data": treedef.unflatten(axes)})
+    own_axes, many = treedef.unflatten(axes), refitting.many_like(result)
+    can_be_white = model.whitened() is not None
 
-    white = model.whitened()
-
-    def of_these(which: np.ndarray, model: Model = model, **options: Any) -> list[Any]:
-        leaves = jax.tree.leaves(model.data)
+    def of_these(which: np.ndarray, white: bool = False, **options: Any) -> list[Any]:
         index = np.resize(which, min(num, AT_ONCE))  # some twice, where the block is not full
         pairs = zip(leaves, new, strict=True)
         data = [leaf if drawn is None else drawn[index] for leaf, drawn in pairs]
-        mine = model.replace(data=treedef.unflatten(data))
-        return list(many(mine, theta, key=keys[index], **options))[: which.size]
+        mine, axes = model.replace(data=treedef.unflatten(data)), own_axes
+        other = mine.whitened() if white else None
+        if other is not None:
+            mine, axes = other, axes | {mine.outside.switch: None}
+        fits = many(mine, theta, key=keys[index], axes={"data": axes}, **options)
+        return list(fits)[: which.size]
 
     def in_blocks(which: np.ndarray, **options: Any) -> list[Any]:
         blocks = (which[k : k + AT_ONCE] for k in range(0, which.size, AT_ONCE))
@@ -224,8 +225,8 @@ def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: An
         points = min(result.log_weights.shape[-1], ENOUGH_POINTS)
         fits = in_blocks(np.arange(num), num_steps=FEW, num_particles=points)
         at_end = [fit.status == Status.MAX_STEPS for fit in fits]
-        slow = np.flatnonzero(at_end if white is None else [is_unsure(fit) for fit in fits])
-        again = in_blocks(slow, model=white or model, num_particles=points)
+        slow = np.flatnonzero([is_unsure(fit) for fit in fits] if can_be_white else at_end)
+        again = in_blocks(slow, white=can_be_white, num_particles=points)
         for k, fit in zip(slow, again, strict=True):
             fits[k] = fit
     return fits

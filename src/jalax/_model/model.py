@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jalax._model.groups import Groups
 from jalax._model.structure import Pattern, as_pattern
@@ -72,9 +71,9 @@ class Outside:
         log_prior: of theta on the user's scale, part of log_joint already.
         simulate: `(key, theta, x, data)`, theta on the user's scale: data like the model's, new
             where it was observed; x None: with new latents, too.
-        switch: an entry of the data: where it is true, x is standard normal a priori, and theta is
-            in the likelihood only. See `Model.whitened`.
-        white: as `latent`, where the switch is true.
+        switch: an entry of the data. Where there is one, x is standard normal a priori, and theta
+            is in the likelihood only. See `Model.whitened`.
+        white: as `latent`, of a model with that entry.
     """
 
     FUNCTIONS: ClassVar = ("unconstrain", "latent", "derived", "log_prior", "simulate", "white")
@@ -276,13 +275,12 @@ class Model(Workload):
         switch = self.outside.switch
         if switch is None or self.is_white:
             return None
-        return self.replace(data=self.data | {switch: jnp.ones_like(self.data[switch])})
+        return self.replace(data=self.data | {switch: jnp.ones(self.num_groups)})
 
     @property
     def is_white(self) -> bool:
         """Whether its latents are those of `whitened`."""
-        switch = self.outside.switch
-        return switch is not None and bool(np.any(np.asarray(self.data[switch])))
+        return self.outside.switch is not None and self.outside.switch in self.data
 
     @property
     def latent_outside(self) -> Callable | None:

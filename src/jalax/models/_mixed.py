@@ -87,6 +87,7 @@ FAMILIES = {
     "poisson": _poisson,
     "negativebinomial": _negative_binomial,
 }
+WHITE = "white"  # an entry of the data of a model whose latents are white, see Model.whitened
 DISPERSION = ("shape", "sigma")  # a parameter of the family besides beta
 
 
@@ -106,19 +107,21 @@ def linear_predictor(blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array
 
 
 def _log_joint(family: str, blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
-    white, total = data["white"], jnp.zeros((), theta["beta"].dtype)
+    total = jnp.zeros((), theta["beta"].dtype)
     for name, _ in blocks:
-        sd = jnp.where(white, 1.0, theta["sd"][name])
-        cor = jnp.where(white, 0.0, theta["cor"][name])
-        total = total + log_prior(sd, cor, x[name])
+        if WHITE in data:
+            total = total - 0.5 * (jnp.sum(x[name] ** 2) + x[name].size * LOG_2PI)
+        else:
+            total = total + log_prior(theta["sd"][name], theta["cor"][name], x[name])
     eta = linear_predictor(blocks, theta, random_effects(theta, x, data), data)
     return total + jnp.sum(jnp.where(data["mask"], FAMILIES[family](theta, eta, data), 0.0))
 
 
 def random_effects(theta: Theta, x: dict, data: dict) -> dict:
     """The random effects b: x itself or, where x is white, the root of Sigma times x."""
-    sd, cor, white = theta["sd"], theta["cor"], data["white"]
-    return {n: jnp.where(white, effects(sd[n], cor[n], one), one) for n, one in x.items()}
+    if WHITE not in data:
+        return x
+    return {n: effects(theta["sd"][n], theta["cor"][n], white) for n, white in x.items()}
 
 
 def whiten(theta: Theta, b: dict) -> dict:
@@ -200,14 +203,13 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
     log_joint = functools.partial(_log_joint, family, names)
     theta = _first_theta(design, family)
     if outer is None:
-        arrays = _checks.to_jax(rows | {"white": np.zeros((), bool)})
+        arrays = _checks.to_jax(rows)
         structure = _structure(latent, rows["level"])
         model = Model(
             log_joint, latent, arrays, theta=theta, constrain=_constrain, structure=structure
         )
     else:
         arrays = _checks.to_jax(jax.tree.map(lambda leaf: by_group(leaf, index, groups), rows))
-        arrays["white"] = jnp.zeros((groups,), bool)
         model = GroupedModel(log_joint, latent, arrays, theta=theta, constrain=_constrain)
     model.outside = Outside(
         unconstrain=_unconstrain,
@@ -215,7 +217,7 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
         groups=None if outer is None else _group_labels(design, outer),
         observed=("y", "size"),
         simulate=functools.partial(_simulate, family, names),
-        switch="white",
+        switch=WHITE,
         white=random_effects,
     )
     return model, MixedDesign(design, family, outer, levels)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -75,29 +77,30 @@ def effects(sd: Array, cor: Array, white: Float[Array, "L q"]) -> Float[Array, "
 
 
 def whitened(sd: Array, cor: Array, b: Float[Array, "L q"]) -> Float[Array, "L q"]:
-    """The inverse of `effects`, by forward substitution; nothing where Sigma has nothing."""
-    size = sd.shape[0]
-    root = root_of_correlations(cor, size)
-    scaled = _divided(b, sd)
+    """The inverse of `effects`; nothing where Sigma has nothing."""
+
+    def divided(a, by):
+        return jnp.where(by == 0, 0.0, a / jnp.where(by == 0, 1.0, by))
+
+    root = root_of_correlations(cor, sd.shape[0])
+    return jnp.stack(_substituted(root, divided(b, sd), divided), axis=-1)
+
+
+def _substituted(root: Root, scaled: Array, divided: Callable = operator.truediv) -> list[Array]:
+    """The columns of C^{-1} scaled, by forward substitution."""
     white: list[Array] = []
-    for j in range(size):
-        rest = scaled[:, j] - sum(root[j][k] * white[k] for k in range(j))
-        white.append(_divided(rest, root[j][j]))
-    return jnp.stack(white, axis=-1)
-
-
-def _divided(a: Array, b: Array) -> Array:
-    """a / b, and 0 where b is 0; with a gradient there, too."""
-    nothing = b == 0
-    return jnp.where(nothing, 0.0, a / jnp.where(nothing, 1.0, b))
+    for j, row in enumerate(root):
+        rest = scaled[:, j] - sum(row[k] * white[k] for k in range(j))
+        white.append(divided(rest, row[j]))
+    return white
 
 
 def log_prior(sd: Array, cor: Array, b: Float[Array, "L q"]) -> Array:
     """log N(b; 0, Sigma) of all levels."""
     root = root_of_correlations(cor, sd.shape[0])
+    square = sum(jnp.sum(w**2) for w in _substituted(root, b / sd))
     log_det = jnp.sum(jnp.log(sd)) + sum(jnp.log(row[-1]) for row in root)
-    white = whitened(sd, cor, b)
-    return -0.5 * (jnp.sum(white**2) + b.size * LOG_2PI) - b.shape[0] * log_det
+    return -0.5 * (square + b.size * LOG_2PI) - b.shape[0] * log_det
 
 
 def draw_effects(key, sd: Array, cor: Array, levels: int) -> Float[Array, "L q"]:
