@@ -64,7 +64,7 @@ ROOMS = {
     "launch": ("_runtime", "runtime"),
 }
 # Who in `_fit` may know an algorithm by name: the default, and the rules of its step size.
-KNOW_ALGORITHMS = {"jalax._fit.choice", "jalax._fit.auto_step_size"}
+KNOW_ALGORITHMS = {"jalax._fit.choice", "jalax._fit.auto_step_size", "jalax._fit.second_modes"}
 # Files beside the algorithms that several of them, or JALA-EM alone, are made of.
 PARTS = {
     "peers",

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from jalax._algorithms.jala_em import JALAEM
 from jalax._algorithms.scoring import Memory, Scoring
 from jalax._evidence import measured
 from jalax._evidence.record import SavedState
 from jalax._evidence.uncertainty import Finished
+from jalax._fit import loop
 from jalax._fit.callbacks import Run
 from jalax._fit.driver import is_done
+from jalax._fit.second_modes import second_modes
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._reference import legs
+from jalax._runtime import arguments
 
 # A second climb: as slow as EM at first, and nearly Newton's after a hundred steps.
 CAREFUL = Scoring(damping=1.0, relaxation=1.07)
@@ -124,6 +131,23 @@ def judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
     if end.evidence.messages:
         return Verdict(None, measured.what_is_wrong(end.evidence), run.state.theta)
     return Verdict(end)
+
+
+def looked_again(run: Run, verdict: Verdict, capacity: int) -> Verdict:
+    """Once the points are trusted: whether the latents have a mode that these did not see."""
+    end = verdict.done
+    if end is None or run.state.memory.path is not None:
+        return verdict
+
+    def one_step(state: State) -> State:
+        one, program = np.ones((), np.int32), loop.run_chunk
+        return program(run.key, run.algorithm, run.model, state, one, capacity=capacity).state
+
+    if not (found := second_modes(run.model, run.state, end.evidence.error, one_step)):
+        return verdict
+    warnings.warn(f"log_evidence: {found}.", stacklevel=arguments.level_of_user())
+    evidence = dataclasses.replace(end.evidence, messages=(found,))
+    return verdict._replace(done=end._replace(evidence=evidence))
 
 
 def again(verdict: Verdict, before: Choice) -> Choice:

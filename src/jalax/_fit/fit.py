@@ -27,7 +27,7 @@ from jalax._fit.begin import (
 )
 from jalax._fit.callbacks import Callback, Run, check_callbacks
 from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm
-from jalax._fit.choice import again, checked, choose, judged
+from jalax._fit.choice import again, checked, choose, judged, looked_again
 from jalax._fit.conclusion import result_of
 from jalax._fit.driver import capacity_of, drive, with_progress
 from jalax._fit.fit_many import fit_many
@@ -173,6 +173,7 @@ def fit(
             run, status, message = _run(request, choice.algorithm, verdict.theta, resumes=False)
             verdict = judged(run, status, choice, limited=num_steps is not None)
         with termination_as_interrupt():
+            verdict = looked_again(run, verdict, capacity_of(request.chunk_size))
             return result_of(run, status, message, verdict.done, choice.reason)
 
 
