@@ -11,6 +11,7 @@ from scipy import stats
 
 import jalax
 from jalax import problems
+from jalax._algorithms import newton
 
 QUIET = jalax.callbacks.Callback()
 
@@ -301,3 +302,22 @@ def test_a_climb_without_a_way_is_measured_where_it_is():
     assert result.status == "max_steps"
     assert result.history["phase"][-1] == 3
     assert abs(result.history["log_evidence"][-1] - exact) < 0.01
+
+
+def test_a_climb_that_creeps_or_circles_ends():
+    """And one that has nothing to compare a step with, at a change of phase, begins to count."""
+
+    def steps_of(rises):
+        pace = newton.no_pace(jnp.zeros(1))
+        for count, rise in enumerate(rises, 1):
+            pace = newton.next_pace(pace, jnp.asarray(rise))
+            if newton.stands_still(pace):
+                return count
+        return None
+
+    start = [jnp.inf, 5.0]
+    assert steps_of([*start, *[5e-5] * 30]) == 2 + newton.LATELY  # 6e-4 in all
+    assert steps_of([*start, *[1e-3, -1e-3] * 30]) == 2 + newton.LATELY
+    assert steps_of([*start, *[2e-4] * 30]) is None  # 0.001 in five steps
+    assert steps_of([*start, *[-2e-3, *[5e-4] * 12] * 3]) is None  # it makes up for a fall
+    assert steps_of([*start, -8.0, jnp.inf, *[0.1] * 40]) is None  # other points, another log p

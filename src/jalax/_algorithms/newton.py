@@ -99,8 +99,9 @@ def no_pace(theta) -> Pace:
 
 
 def next_pace(pace: Pace, rise) -> Pace:
-    gained = pace.gained + jnp.where(jnp.isfinite(rise), rise, GAIN + 1)  # the first is from -inf
-    rose = gained > GAIN
+    """After a step; an infinite rise: there was nothing to compare it with."""
+    gained = pace.gained + rise
+    rose = ~(gained <= GAIN)
     return Pace(jnp.where(rose, 0.0, gained), jnp.where(rose, 0, pace.steps + 1).astype(jnp.int32))
 
 

@@ -290,7 +290,8 @@ class Scoring(Algorithm):
         rejected = jnp.where(accepted, 0, one_more).astype(jnp.int32)
         known = here.score, here.complete, here.missing
         step = newton.newton_step(theta, *known, damping, longest)
-        pace = newton.next_pace(memory.pace, jnp.where(accepted, rise, 0.0))
+        gained = jnp.where(memory.rejected < 0, jnp.inf, rise)
+        pace = newton.next_pace(memory.pace, jnp.where(accepted, gained, 0.0))
         arrived = accepted & (self._has_arrived(memory, step) | newton.stands_still(pace))
         ends = arrived | (jnp.abs(rejected) > MAX_REJECTED) | (so_far >= MAX_CLIMB)
         first = memory.phase == APPROACHING
