@@ -357,3 +357,21 @@ def test_what_cannot_be_laid_out_elsewhere():
         fits.fit("PGD", "grouped", mesh("data"))
     with pytest.raises(ValueError, match="5 or 10 of them"):
         fits.fit("PGD", "grouped", jalax.runtime.Layout(mesh("x", shape=(5,)), groups="x"))
+
+
+@pytest.mark.slow
+def test_a_singular_fit_climbs_again_on_a_mesh():
+    """Random slopes whose maximum has a correlation of one, see test_singular.py."""
+    rng = np.random.default_rng(9)
+    group, x = np.repeat(np.arange(12), 6), np.tile(np.arange(6.0), 12)
+    b = (rng.normal(size=(12, 2)) * [3.0, 0.4])[group]
+    y = 10 + 2 * x + b[:, 0] + b[:, 1] * x + 2 * rng.normal(size=72)
+    model = jalax.models.mixed("y ~ x + (x|g)", {"y": y, "x": x, "g": group.astype(str)})
+    quiet = jalax.callbacks.Callback()
+    one, many = (
+        jalax.fit(model, key=KEY, mesh=where, progress=quiet)
+        for where in (None, mesh("groups", shape=(4,)))
+    )
+    assert many.status == one.status == "boundary"
+    assert many.origin.model.is_white
+    assert many.log_evidence == pytest.approx(one.log_evidence, abs=1e-3)

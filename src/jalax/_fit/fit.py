@@ -194,7 +194,7 @@ class _Request(NamedTuple):
     def whitened(self, model: Model) -> _Request:
         """With other latents. A checkpoint of theirs could not be told from one of the first."""
         left = [callback for callback in self.callbacks if not isinstance(callback, checkpoint)]
-        return self._replace(model=model, callbacks=left)
+        return self._replace(model=sharding.lay_out(model, model.layout), callbacks=left)
 
 
 def _run(
