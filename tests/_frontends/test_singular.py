@@ -13,8 +13,10 @@ import pytest
 from scipy import optimize
 
 import jalax
+from jalax._frontends.mixed_parts import parts_of
 from jalax._frontends.mixed_posterior import Weighted, posterior
 from jalax.models._mixed import build
+from jalax.models._new_rows import same_rows
 
 QUIET = jalax.callbacks.Callback()
 GROUPS, ROWS = 12, 6
@@ -89,6 +91,17 @@ def test_its_particles_are_random_effects(singular):
     known, found = exact.levels(), weighted.levels()
     np.testing.assert_allclose(found.mean, known.mean, atol=0.02)
     np.testing.assert_allclose(found.sd, known.sd, rtol=0.05, atol=1e-3)
+
+
+def test_how_its_random_effects_move_with_theta(singular):
+    """The correlation is at its edge, where the closed form has no difference on both sides."""
+    rows = same_rows(singular.mixed.design)[1]
+    (parts,) = parts_of(singular.mixed, rows)
+    exact, weighted = posterior(singular, singular.mixed), Weighted(singular, singular.mixed)
+    inside = [0, 1, 3, 4, 5]  # beta, both standard deviations, sigma
+    known, found = (each.slopes(parts)[:, inside] for each in (exact, weighted))
+    scale = np.abs(known).max(axis=0)
+    np.testing.assert_allclose(found / scale, known / scale, atol=0.02)
 
 
 def test_a_file_has_it_white(singular, tmp_path):
