@@ -37,6 +37,8 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
+# Where it is set, each of the hundred processes that the tests start compiles all of JAX's Python.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-share test-all test-browser lint format docs bench book clean
 .PHONY: calibrate mutants kill soak precision

@@ -122,12 +122,12 @@ def test_log_joint_is_traced_once(name):
 
 
 @pytest.mark.slow_cases(
-    "float64-grouped-IPLA",
-    "float64-grouped-SFLA",
-    "float64-grouped-SOUL",
-    "float64-plain-IPLA",
-    "float64-plain-SFLA",
-    "float64-plain-SOUL",
+    *(
+        f"float64-{kind}-{name}"
+        for kind in ("plain", "grouped")
+        for name in table.ALGORITHMS
+        if name not in ("JALAEM", "Scoring")
+    )
 )
 @names
 @both

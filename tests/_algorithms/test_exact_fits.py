@@ -54,7 +54,8 @@ HIERARCHICAL = {
 
 
 @pytest.mark.slow_cases(
-    "float32-JALAEM", "float64-IPLA", "float64-PGD", "float64-SFLA", "float64-SOUL"
+    *("float32-JALAEM", "float64-PGD"),
+    *(f"float{bits}-{name}" for bits in (32, 64) for name in ("IPLA", "SFLA", "SOUL")),
 )
 @pytest.mark.parametrize("name", HIERARCHICAL)
 def test_hierarchical_normal(name, precision):

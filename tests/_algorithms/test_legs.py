@@ -56,6 +56,7 @@ def series(structure=None):
 NEIGHBOURS = np.arange(1, DAYS), np.arange(DAYS - 1)
 
 
+@pytest.mark.slow_cases("float64")
 def test_a_gaussian_posterior_does_no_work(precision):
     """Of every leg the same log p, its gradient and its Hessian, whatever the draws."""
     at = {"log_sd": -0.5, "mean": 0.3}
@@ -288,6 +289,7 @@ def test_a_wrong_structure_is_refused():
         fit(series(diagonal), {"log_sd": 0.0, "mean": 0.0})
 
 
+@pytest.mark.slow
 def test_the_structure_of_a_formula_is_that_of_its_hessian():
     """Crossed factors, one of them with a slope."""
     pandas = pytest.importorskip("pandas")
@@ -346,6 +348,7 @@ def test_the_books_answers(name, precision):
         np.testing.assert_allclose(found, exact, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_callbacks_look_at_every_step_of_many_latents():
     """A pass may take seconds: nobody waits for a hundred of them to see, stop or save a fit."""
 

@@ -51,6 +51,7 @@ def wisconsin():
     return models.logistic_regression(data.features, data.labels)
 
 
+@pytest.mark.slow_cases(*(f"float64-{theta}" for theta in WISCONSIN))
 @pytest.mark.parametrize("theta", WISCONSIN)
 def test_wisconsin(theta, precision):
     model = wisconsin()
@@ -159,6 +160,7 @@ def test_the_interval_of_the_tempered_route_covers(name, x64, monkeypatch):
     assert hits >= 87
 
 
+@pytest.mark.slow
 def test_no_bias_over_twenty_thousand_groups(x64):
     """Without the Var/2 of each group the sum would be low by many errors."""
     model, theta, truth = conjugate("beta-binomial", 20_000)
@@ -337,7 +339,7 @@ def three_counts(theta, x, y):
     return prior + jax.scipy.stats.poisson.logpmf(y, jnp.exp(x))
 
 
-@pytest.mark.slow_cases("mode-MALA", "prior-MALA", "prior-JALA")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [jalax.references.JALA, jalax.references.MALA])
 @pytest.mark.parametrize("at", ["mode", "prior"])
 def test_tempered_legs_with_the_exact_kernel(kind, at):

@@ -105,6 +105,7 @@ def test_where_it_does_not_suit_there_is_a_reason(model, theta, options, reason)
     assert reason in chosen.reason
 
 
+@pytest.mark.slow
 def test_and_the_summary_says_it():
     result = fit(groups(), ZERO, num_steps=2, start=jalax.Laplace())
     assert result.algorithm == "JALAEM"

@@ -106,6 +106,7 @@ def test_observed_says_what_must_agree(gaussian_and_student):
     assert len(jalax.compare(both).rows) == 2
 
 
+@pytest.mark.slow
 def test_plot(gaussian_and_student):
     import matplotlib
 
@@ -114,6 +115,7 @@ def test_plot(gaussian_and_student):
     assert [tick.get_text() for tick in axis.get_yticklabels()] == ["Gaussian", "Student-t"]
 
 
+@pytest.mark.slow
 def test_to_frame(gaussian_and_student):
     comparison = jalax.compare(gaussian_and_student)
     frame = comparison.to_frame()

@@ -106,6 +106,7 @@ def test_a_peer_holds_it_too():
     assert abs(away) < 0.3 * weight.sum() ** -0.5  # the noise and the step-size bias of PGD
 
 
+@pytest.mark.slow
 def test_by_the_name_of_one_number_of_an_array():
     """The mean of two columns with the second effect held at its least-squares value."""
     data = jalax.datasets.dyestuff()

@@ -83,6 +83,7 @@ def test_the_result_is_that_of_a_fit_from_there():
     assert float(result.origin.theta_0) > 4
 
 
+@pytest.mark.slow
 def test_where_the_first_is_the_highest_it_is_the_fit_without_restarts():
     one, several = fit(6.0), fit(6.0, restarts=3)
     assert float(one.theta) == float(several.theta)

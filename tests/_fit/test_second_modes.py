@@ -60,6 +60,7 @@ def of_counts(seed):
     return fitted(counts, jnp.zeros(3), data, {"mean": 0.0, "log_sd": 0.0}, seed)
 
 
+@pytest.mark.slow_cases("float64-of_two_bells", "float64-of_labels")
 @pytest.mark.parametrize("of", [of_two_bells, of_labels])
 def test_two_modes_are_flagged(of, precision):
     result, said = of(0)

@@ -105,6 +105,7 @@ def test_what_simulate_must_return(simulate, sentence):
 
 
 # ----------------------------------------------------------------------- models that have one
+@pytest.mark.slow
 def test_rows_of_a_mixed_model_keep_their_order():
     """Seven trials in one row, a hundred in the next: no count is above its own."""
     rng = np.random.default_rng(0)
@@ -140,6 +141,7 @@ def test_a_mixed_model_has_the_moments_of_its_theta():
     assert (np.abs(seen - exact) / errors).max() < 5.0  # of 465: one false alarm in 4,000
 
 
+@pytest.mark.slow
 def test_a_numpyro_model_simulates_by_itself():
     numpyro = pytest.importorskip("numpyro")
     dist = numpyro.distributions

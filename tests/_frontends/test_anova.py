@@ -140,13 +140,15 @@ def test_plain_fits():
     assert np.isnan(row.bic)
 
 
-def test_bad_input(level):
-    design = level.mixed.design
+def test_bad_input(level, slope):
+    design, larger = level.mixed.design, slope.mixed.design
     others = dataclasses.replace(
         level, mixed=level.mixed._replace(design=design._replace(y=design.y + 1))
     )
     counts = dataclasses.replace(level, mixed=level.mixed._replace(family="poisson"))
-    through_zero = mixed("reaction ~ 0 + days + (days|subject)")  # without the intercept
+    through_zero = dataclasses.replace(  # without the intercept
+        slope, mixed=slope.mixed._replace(design=larger._replace(X=larger.X[:, 1:]))
+    )
     for fits, sentence in (
         ((level,), "anova tests two or more fits"),
         ((level, 3.0), "anova takes FitResults, got float"),

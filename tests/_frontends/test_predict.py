@@ -226,12 +226,14 @@ def crossed():
     return jalax.mixed(formula, frame, family="poisson", key=jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_expected_counts_add_up_with_crossed_factors(crossed):
     """The same equation. Points that belong to theta one step before would be 1 % off."""
     design = crossed.mixed.design
     np.testing.assert_allclose(design.X.T @ crossed.fitted(), design.X.T @ design.y, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_new_level_of_one_of_two_factors(crossed):
     """b of the other factor as it is, and the variance between levels of this one."""
     new = {"x": [0.2, 0.2], "a": ["3", "99"], "b": ["1", "1"]}

@@ -162,6 +162,7 @@ def test_distances_are_kolmogorovs(right):
     np.testing.assert_allclose(_distance(uniform[None])[0], expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_simulated_data_have_the_models_moments(right):
     """Mean, and the covariance of two rows of a group; 500 data sets, 5 errors."""
     y = right.simulate(jax.random.key(4), 500)

@@ -63,17 +63,13 @@ def is_singular(sd, cor):
     return sd.min() < 1e-3 or abs(cor) > 1 - 1e-5
 
 
-def white_of(seed):
-    """The first boundary comes by the latents that are the effects, the second by white ones."""
-    return jalax.mixed(FORMULA, frame(seed), key=jax.random.key(seed), progress=QUIET)
-
-
 SINGULAR = next(s for s in range(20) if is_singular(*at_its_maximum(responses(s))[1:]))
 
 
 @pytest.fixture(scope="module")
 def singular():
-    return white_of(SINGULAR)
+    key = jax.random.key(SINGULAR)
+    return jalax.mixed(FORMULA, frame(SINGULAR), key=key, progress=QUIET)
 
 
 def test_a_singular_fit_is_where_the_closed_form_has_its_maximum(singular):

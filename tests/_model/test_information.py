@@ -173,6 +173,7 @@ def test_conjugate_gradients_find_the_same_shift():
     np.testing.assert_allclose(c[0, 0], 0.1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_weights_with_a_shift_fixed_in_advance():
     """A Gaussian that jumps by three standard deviations: exact, and alive, only with the shift."""
     num, jump, h = 50, 3.0, 0.3

@@ -93,6 +93,7 @@ def test_what_is_computed_inside_another_jit_counts_too():
     assert 2 * 500 * 4 <= held < 3 * 500 * 4
 
 
+@pytest.mark.slow
 def test_blocks_are_chosen_where_all_would_not_fit_the_caches(monkeypatch):
     monkeypatch.setattr(batching, "_room", lambda: (100_000, 10_000))
     model = prepare_model(logistic(n=100))

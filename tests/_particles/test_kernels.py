@@ -225,6 +225,7 @@ def test_rules_know_the_kernel():
     assert step_size(rule=rule, kernel=jalax.GaussianExact()) == 1.0
 
 
+@pytest.mark.slow
 def test_the_automatic_fit_takes_the_longest_step():
     model, start = hierarchical()
     result = jalax.fit(

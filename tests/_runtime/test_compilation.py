@@ -62,6 +62,7 @@ def test_the_next_process_compiles_nothing_unless_the_function_changed(tmp_path)
     assert misses > 0
 
 
+@pytest.mark.slow
 def test_programs_that_were_cut_short_are_compiled_again(tmp_path):
     """What a killed process leaves, or one that is still writing."""
     whole = fit_in_a_process(tmp_path, 0.0)

@@ -142,6 +142,7 @@ def script_of_three_fits(folder, lines=None):
     return "".join(said) + rest, child.returncode, time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_script_of_three_fits_which_resumes(tmp_path):
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
     stopped.mkdir(), whole.mkdir()

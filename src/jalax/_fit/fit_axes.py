@@ -120,10 +120,14 @@ def whitened(inputs: Inputs, axes: dict[str, Any]) -> tuple[Inputs, dict[str, An
     model = inputs.model.whitened()
     if model is None:
         return None
-    axis = axes.get("data")
-    of_data = axis if isinstance(axis, dict) else dict.fromkeys(inputs.model.data, axis)
-    of_data = of_data | {model.outside.switch: None}
+    of_data = white_axes(inputs.model, axes.get("data"))
     return inputs._replace(model=model), axes | {"data": of_data}
+
+
+def white_axes(model: Model, axis: Any) -> dict[str, Any]:
+    """The axes of the data of `Model.whitened`: one entry more, which all fits share."""
+    of_data = axis if isinstance(axis, dict) else dict.fromkeys(model.data, axis)
+    return of_data | {model.outside.switch: None}
 
 
 def taken(inputs: Inputs, axes: list[int | None], index: np.ndarray) -> Inputs:

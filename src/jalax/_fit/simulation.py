@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.record import FitRecord, is_unsure
 from jalax._fit import refitting
+from jalax._fit.fit_axes import white_axes
 from jalax._model import checks
 from jalax._model.model import Model
 from jalax._model.types import ARRIVED, Status
@@ -210,7 +211,7 @@ def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: An
         mine, axes = model.replace(data=treedef.unflatten(data)), own_axes
         other = mine.whitened() if white else None
         if other is not None:
-            mine, axes = other, axes | {mine.outside.switch: None}
+            mine, axes = other, white_axes(mine, axes)
         fits = many(mine, theta, key=keys[index], axes={"data": axes}, **options)
         return list(fits)[: which.size]
 

@@ -179,10 +179,11 @@ class MixedResult(FitResult):
         return mixed_plots.plot_residuals(self._fit, kind, ax)
 
     def _report_panels(self) -> dict[str, Callable[[Any], None]]:
-        # Of counts only quantile residuals should be normal; the key is any.
-        normal = self.mixed is None or self.mixed.family == "gaussian"
-        kind = PEARSON if normal else Quantile(jax.random.key(0))
-        return {} if self.mixed is None else mixed_plots.panels(self._fit, kind)
+        if self.mixed is None:
+            return {}
+        # Of counts only quantile residuals should be normal; any key will do.
+        normal = self.mixed.family == "gaussian"
+        return mixed_plots.panels(self._fit, PEARSON if normal else Quantile(jax.random.key(0)))
 
     def marginal_means(self, factor: str, *, scale: Scale = RESPONSE, level: float = 0.95) -> Any:
         """The mean of each level of a factor in the fixed effects, as R's emmeans.
