@@ -44,12 +44,11 @@ def trace(algorithm, grouped):
     state = jax.eval_shape(algorithm.init, key, model, theta, cloud)
     jax.eval_shape(algorithm.step, key, model, state)
 
-for bits in (32, 64):
+for bits, grouped in ((32, False), (64, True)):
     with jax.enable_x64(bits == 64):
-        for grouped in (False, True):
-            for name, algorithm in table.ALGORITHMS.items():
-                trace(algorithm, grouped)
-print(4 * len(table.ALGORITHMS), "traced")
+        for algorithm in table.ALGORITHMS.values():
+            trace(algorithm, grouped)
+print(2 * len(table.ALGORITHMS), "traced")
 """
 
 
@@ -59,4 +58,4 @@ def test_every_row_keeps_the_annotated_shapes():
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[1] == "traced"
-    assert int(done.stdout.split()[0]) >= 36
+    assert int(done.stdout.split()[0]) >= 18

@@ -47,14 +47,8 @@ def assert_fitted(result, theta, errors, log_likelihood, status="converged"):
     assert abs(result.log_evidence - log_likelihood) <= 4.5 * result.log_evidence_error, result
 
 
-@pytest.mark.parametrize(
-    ("bits", "seeds"),
-    [
-        (32, range(3)),
-        pytest.param(32, range(3, 13), marks=pytest.mark.slow),
-        pytest.param(64, range(3), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("bits", "seeds"), [(32, range(3)), (32, range(3, 13)), (64, range(3))])
 def test_wisconsin(bits, seeds):
     with jax.enable_x64(bits == 64):
         fit_wisconsin(seeds)
@@ -370,6 +364,7 @@ def test_more_parameters_than_an_information_matrix_is_held_for():
     assert np.mean(residual**2) < 0.2 * np.mean(np.asarray(data["y"]) ** 2)
 
 
+@pytest.mark.slow
 def test_step_size_rules(x64):
     X, y = regression_data(0, 60)
     model = models.gaussian_regression(X, y)

@@ -56,6 +56,8 @@ def shapes(tree):
     return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
 
 
+@pytest.mark.slow_cases(*(f"float32-grouped-{name}" for name in table.ALGORITHMS))
+@pytest.mark.slow_cases(*(f"float64-plain-{name}" for name in table.ALGORITHMS))
 @names
 @both
 def test_a_step_keeps_tree_shape_dtype_and_weak_type(name, grouped, precision):
@@ -92,6 +94,7 @@ class Calls:
     number = 0
 
 
+@pytest.mark.slow_cases("IPLA", "SFLA", "PGD-adam", "JALAEM-dense", "JALAEM-exact")
 @names
 @pytest.mark.filterwarnings("ignore:.*fourth time")
 def test_log_joint_is_traced_once(name):
@@ -204,7 +207,7 @@ def test_history_has_a_row_a_step(name, grouped):
     assert ("log_evidence" in result.history) == table.ALGORITHMS[name].gives_evidence
 
 
-@pytest.mark.slow_cases("IPLA", "SFLA")
+@pytest.mark.slow_cases("IPLA", "SFLA", "PGD-adam", "JALAEM-dense", "JALAEM-exact")
 @names
 @pytest.mark.filterwarnings("ignore:log_evidence")  # what is left of it has no bell shape
 def test_dead_particles_do_not_poison_theta(name):

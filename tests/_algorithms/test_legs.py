@@ -312,13 +312,7 @@ def test_the_structure_of_a_formula_is_that_of_its_hessian():
     assert ((np.abs(np.tril(H)) > 1e-6) == met).all()
 
 
-@pytest.mark.slow_cases(
-    "float64-crossed_120",
-    "float64-spatial",
-    "float32-spatial",
-    "float32-verbagg",
-    "float32-pound_dollar",
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["crossed_120", "pound_dollar", "spatial", "verbagg"])
 def test_the_books_answers(name, precision):
     """log p within 4.5 errors of the reference, theta within a twentieth of a standard error."""

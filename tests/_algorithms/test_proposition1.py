@@ -235,6 +235,7 @@ def test_both_kernels_with_a_dense_preconditioner_and_a_shift(kernel):
     assert_exact(run_counts(kernel))
 
 
+@pytest.mark.slow
 def test_moving_gaussian_with_the_exact_kernel():
     options = {"preconditioner": HIGH.scales**2, "resample_below": 0.95}
     statistics, _ = HIGH.run(**options, kernel=jalax.GaussianExact())
@@ -285,6 +286,7 @@ def work_divided_by_2(patch):
     patch.setattr(langevin.GaussianExact, "work_divisor", lambda self, h: 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [no_work, work_divided_by_2])
 def test_counts_test_sees(fault, planting):
     fault(planting)

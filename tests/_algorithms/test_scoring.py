@@ -51,7 +51,7 @@ def assert_right(result, reference):
     "float64-orange", "float32-lsat_rasch", "float64-lsat_rasch", "float32-lsat_2pl",
     "float64-lsat_2pl", "float32-toenail", "float64-toenail", "float32-toenail_visit",
     "float64-toenail_visit", "float32-theophylline", "float64-theophylline",
-    "float32-kidney_gamma", "float64-kidney_gamma",
+    "float32-kidney_gamma", "float64-kidney_gamma", "float32-seeds", "float32-pumps",
 )  # fmt: skip
 @pytest.mark.parametrize(
     "name",

@@ -75,6 +75,7 @@ def cbpp_joint(model):
     return jalax.Model(log_joint, jnp.zeros(15), model.data)
 
 
+@pytest.mark.slow_cases("float64-True", "float32-False")
 @pytest.mark.parametrize("joint", [False, True])
 def test_cbpp(joint, precision):
     data = datasets.cbpp()
@@ -313,6 +314,7 @@ def test_replicates_are_averaged_in_z():
     assert freedom == pytest.approx(1.0)
 
 
+@pytest.mark.slow_cases("moves1")
 @pytest.mark.parametrize("moves", [jalax.references.MALA(), jalax.references.JALA()])
 def test_tempered_legs_have_the_exact_evidence(moves):
     """From the prior; the mean of Z over 100 legs, within 4.5 of its errors."""

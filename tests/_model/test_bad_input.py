@@ -3953,6 +3953,7 @@ def test_counts_may_be_numpy_integers():
     assert len(fit(num_steps=np.int64(3)).history["ess"]) == 3
 
 
+@pytest.mark.slow_cases("10000000.0-64")
 @pytest.mark.parametrize(("height", "bits"), [(1e3, 32), (1e7, 64)])
 def test_no_warning_where_log_joint_is_resolved(height, bits):
     """Warnings are errors here."""

@@ -78,6 +78,7 @@ def test_one_newton_step_is_the_mode_of_a_gaussian():
     np.testing.assert_allclose(found[0], (y + 0.5) / 2, rtol=1e-12)
 
 
+@pytest.mark.slow_cases("True")
 @pytest.mark.parametrize("steadied", [False, True])
 def test_score_and_information_are_unbiased(steadied):
     """Many small clouds: the bias of 1/N is corrected, the noise is what is reported."""
@@ -162,6 +163,7 @@ def test_the_shift_is_the_move_of_the_posterior_mean():
     np.testing.assert_allclose(c[:, 0], after.mean - before.mean, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_conjugate_gradients_find_the_same_shift():
     """Beyond the dense limit, against the closed form x = (y + theta) / 2."""
     y = np.random.default_rng(0).normal(size=mode_search.DENSE_UP_TO + 100)

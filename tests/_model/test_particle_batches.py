@@ -43,7 +43,7 @@ def same_visit(one, other, x, rtol=1e-12):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.slow_cases("7-network")
+@pytest.mark.slow_cases("7-network", "4-logistic")
 @pytest.mark.parametrize("make", [logistic, network])
 @pytest.mark.parametrize("size", [4, 7, 50])  # of 12 particles: 7 leaves a remainder
 def test_blocks_of_particles_are_visited_alike(make, size, x64):
@@ -51,6 +51,7 @@ def test_blocks_of_particles_are_visited_alike(make, size, x64):
     same_visit(model, model.replace(particle_batch=size), cloud(model, 12))
 
 
+@pytest.mark.slow_cases("5-network", "6-logistic")
 @pytest.mark.parametrize("make", [logistic, network])
 @pytest.mark.parametrize("size", [5, 6])  # of 30 rows and 12: 5 leaves a remainder of 12
 def test_slices_of_the_data_add_up(make, size, x64):

@@ -111,7 +111,7 @@ def log_joint(theta, x, data):
     return -0.5 * jnp.sum((x["many"] - theta) ** 2) - 0.5 * jnp.sum(x["few"] ** 2)
 
 
-@pytest.mark.slow_cases("noise0-identity", "noise1-diagonal")
+@pytest.mark.slow_cases("noise0-identity", "noise1-identity", "noise1-diagonal")
 @pytest.mark.parametrize("diagonal", [False, True], ids=["identity", "diagonal"])
 @pytest.mark.parametrize("noise", [jalax.Unadjusted(), jalax.GaussianExact()])
 def test_a_step_weighs_the_same_with_the_kernel(monkeypatch, diagonal, noise):

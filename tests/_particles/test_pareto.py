@@ -11,7 +11,7 @@ from blackjax.diagnostics import psis_weights
 from jalax._particles.pareto import NO_VARIANCE, USUAL_LIMIT, pareto_k
 
 
-@pytest.mark.slow_cases("30", "8000")
+@pytest.mark.slow_cases("30", "200", "8000")
 @pytest.mark.parametrize("num", [10, 30, 200, 8000])
 def test_k_hat_is_blackjaxs(num):
     log_weights = jax.random.t(jax.random.key(num), 3.0, (3, num))

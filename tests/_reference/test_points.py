@@ -82,6 +82,7 @@ def test_the_mode_of_a_skewed_density(first, x64):
     np.testing.assert_allclose(log_det, -np.log(a), atol=1e-5)
 
 
+@pytest.mark.slow_cases("4")
 @pytest.mark.parametrize("dimension", [1, 4])
 def test_points_in_blocks_are_the_points(dimension, x64, monkeypatch):
     """A quarter of them are the points of a smaller pass, all four blocks those of one block."""

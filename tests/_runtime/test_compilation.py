@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -179,3 +180,23 @@ def test_ancestors_are_blackjaxs(name):
         key = jax.random.key(seed)
         ours = getattr(jalax.resampling, name)(key, weights, 50)
         assert (ours == getattr(resampling, name)(key, weights, 50)).all()
+
+
+def products(model):
+    """The precisions of the products in a program that visits a model's density."""
+    visit = compilation.Jit(lambda x: model.density()(1.0, x, model.data))
+    text = visit.lower(model.latent).as_text()
+    return re.findall(r"dot_general.*?precision = \[(\w+), (\w+)\]", text)
+
+
+def test_products_are_those_of_float32_unless_asked_otherwise():
+    """A GPU's default is TF32, whose errors are those of log-weights: 0.07 of the pines' log p."""
+
+    def log_joint(theta, x, data):
+        quick = jnp.matmul(data, x, precision="default")  # the user says so
+        return -theta * jnp.sum((data @ x) ** 2) - jnp.sum(quick**2)
+
+    model = jalax.Model(log_joint, jnp.zeros(3), jnp.eye(3))
+    assert products(model) == [("DEFAULT", "DEFAULT"), ("HIGHEST", "HIGHEST")]
+    with jax.default_matmul_precision("tensorfloat32"):  # so does JAX's switch, and no less
+        assert ("HIGHEST", "HIGHEST") not in products(model)

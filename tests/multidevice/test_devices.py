@@ -77,7 +77,7 @@ def assert_same(one: jalax.FitResult, other: jalax.FitResult) -> None:
 
 def fast_and_slow() -> list:
     """`make test` has the defaults, and PGD for those without weights, with groups spread."""
-    fast = [("JALAEM", "plain"), *((name, "grouped") for name in ("JALAEM", "Scoring", "PGD"))]
+    fast = [("JALAEM", "plain"), *((name, "grouped") for name in ("JALAEM", "Scoring"))]
     assert set(fast) <= set(fits.CASES)
     slow = [pytest.param(*case, marks=pytest.mark.slow) for case in fits.CASES if case not in fast]
     return [*fast, *slow]
@@ -114,6 +114,7 @@ def test_data_over_devices():
     assert rows.addressable_shards[0].data.shape == (85, 9)
 
 
+@pytest.mark.slow
 def test_particles_and_data_with_slices_and_blocks():
     data = jalax.datasets.wisconsin()
     sliced = jalax.models.logistic_regression(data.features[:680], data.labels[:680], data_batch=40)

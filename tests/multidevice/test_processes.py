@@ -101,6 +101,7 @@ def wait_for(process: subprocess.Popen, pattern: str, lines: list[str]) -> None:
     raise AssertionError("".join(lines))
 
 
+@pytest.mark.slow
 def test_one_of_four_is_killed(script, tmp_path):
     """The others say so, the checkpoint is whole, and two processes go on from it."""
     saved, lines = tmp_path / "fit.npz", []

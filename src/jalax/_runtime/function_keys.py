@@ -25,6 +25,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jalax._runtime.products import in_full
+
 
 class Static:
     """A callable that is hashable, and equal to every other spelling of itself."""
@@ -248,4 +250,5 @@ def traced_once(log_joint: Static, constrain: Static | None) -> Callable:
     def density(theta, x, data):
         return log_joint(theta if constrain is None else constrain(theta), x, data)
 
-    return jax.jit(density, inline=True)
+    # From the outside, so that a trace does not depend on where it is called.
+    return in_full(jax.jit(density, inline=True))
