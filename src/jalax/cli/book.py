@@ -66,7 +66,8 @@ def stages(code: str, limit: float, platform: str | None) -> Iterator[tuple[str,
     The first limit counts from the start of the process, and the problem itself is no answer.
     """
     environment = os.environ | ({"JAX_PLATFORMS": platform} if platform else {})
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # cold is cold
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # cold is cold,
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # but Python's modules are not compiled again
     with tempfile.TemporaryFile() as errors:
         began = since = time.perf_counter()
         process = subprocess.Popen(
