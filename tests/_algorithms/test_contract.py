@@ -165,7 +165,9 @@ def test_same_key_same_result_other_key_other_result(name):
     assert not np.array_equal(fit(name).particles["a"], other.particles["a"])
 
 
-@pytest.mark.slow_cases("IPLA", "JALAEM-dense", "PGD-adam", "PGD", "SFLA", "SOUL")
+@pytest.mark.slow_cases(
+    "IPLA", "JALAEM-dense", "JALAEM-exact", "PGD-adam", "PGD", "SFLA", "SOUL", "MomentumPGD"
+)
 @with_step_size
 def test_vmap_over_the_step_size(name, x64):
     sizes = np.array([0.01, 0.02, 0.05])

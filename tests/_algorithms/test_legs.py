@@ -363,3 +363,31 @@ def test_callbacks_look_at_every_step_of_many_latents():
     model = jalax.Model(log_joint, jnp.zeros(240), y, structure=nothing)
     fit(model, 0.0, num_steps=3, callbacks=[seen])
     assert seen.steps == [1, 2, 3]
+
+
+def volatility_log_joint(theta, h, y):
+    normal = jax.scipy.stats.norm.logpdf
+    mu, sd, phi = theta["mu"], jnp.exp(theta["log_sd"]), jnp.tanh(theta["atanh_phi"])
+    first = normal(h[0], mu, sd / jnp.sqrt(1 - phi**2))
+    steps = normal(h[1:], mu + phi * (h[:-1] - mu), sd)
+    return first + jnp.sum(steps) + jnp.sum(normal(y, 0.0, jnp.exp(h / 2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 5])
+def test_a_volatility_that_does_not_vary(seed):
+    """At sd = 0 the density of h is singular, and float32 has few digits for it; log p is known."""
+    y = np.random.default_rng(seed).normal(size=300)
+    at = np.arange(y.size - 1)
+    model = jalax.Model(
+        volatility_log_joint, jnp.zeros(y.size), jnp.asarray(y), structure=(at + 1, at)
+    )
+    result = fit(model, {"mu": 0.0, "log_sd": -1.0, "atanh_phi": 0.5}, seed)
+    assert result.status == "boundary"
+    assert result.theta["log_sd"] < -5
+    exact = stats.norm(0.0, np.exp(float(result.theta["mu"]) / 2)).logpdf(y).sum()
+    evidence = result.evidence
+    off = abs(evidence.value - exact)
+    assert off < allowed(evidence.degrees_of_freedom) * evidence.error, (evidence, exact)
+    found = float(result.standard_errors()["mu"])
+    assert np.isnan(found) or found == pytest.approx(np.sqrt(2 / y.size), rel=0.1)

@@ -51,7 +51,7 @@ def wisconsin():
     return models.logistic_regression(data.features, data.labels)
 
 
-@pytest.mark.slow_cases(*(f"float64-{theta}" for theta in WISCONSIN))
+@pytest.mark.slow_cases("float32-0.0", *(f"float64-{theta}" for theta in WISCONSIN))
 @pytest.mark.parametrize("theta", WISCONSIN)
 def test_wisconsin(theta, precision):
     model = wisconsin()

@@ -370,6 +370,7 @@ def describe(tree):
     return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype.name), tree)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", table.ALGORITHMS)
 @given(problem=problems(MIXED))
 @examples(2)

@@ -57,6 +57,7 @@ def assert_is_factor_of(factor, H, error):
     np.testing.assert_allclose(factor.solve(one), inverse, atol=error * largest)
 
 
+@pytest.mark.slow_cases(*(f"float64-{name}" for name in CASES))
 @pytest.mark.parametrize("name", CASES)
 def test_against_dense_numpy(name, precision):
     factor, H = factor_of(CASES[name])

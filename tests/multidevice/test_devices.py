@@ -107,6 +107,7 @@ def test_single_precision_over_few_steps():
         assert other.path_value == pytest.approx(one.path_value, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_data_over_devices():
     other = logistic(mesh("data"))
     assert_same(logistic_alone(), other)
