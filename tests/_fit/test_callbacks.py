@@ -157,6 +157,32 @@ def test_time_limit_does_not_wait_for_a_long_chunk():
     assert time.monotonic() - began < 5
 
 
+def test_a_time_limit_that_passes_during_a_compilation_is_said(caplog):
+    """Which cannot be stopped."""
+
+    def slow_to_trace(theta, x, data):
+        time.sleep(1.5)
+        return -0.5 * jnp.sum((x - theta) ** 2) - 0.5 * jnp.sum((data - x) ** 2)
+
+    model = jalax.Model(slow_to_trace, jnp.zeros(2), jnp.ones(2), theta=0.0)
+    with caplog.at_level("INFO", logger="jalax"):
+        result = jalax.fit(
+            model,
+            key=jax.random.key(0),
+            algorithm=jalax.PGD(step_size=0.1),
+            start=jalax.Given(jnp.zeros((5, 2))),
+            callbacks=[jalax.time_limit(0.1)],
+            progress=jalax.callbacks.Callback(),
+        )
+    assert result.status == "time_limit"
+    assert result.num_steps == 1
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "time limit of 0.1 s passed, the fit ends after the compilation, or the step, that is "
+        "under way"
+    ]
+
+
 def test_time_limit_counts_what_happens_between_the_chunks():
     pause = jalax.stop_when(lambda run: time.sleep(0.05))
     result = fit(callbacks=[pause, jalax.time_limit(0.12)], chunk_size=1)

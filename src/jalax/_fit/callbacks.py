@@ -6,11 +6,13 @@ A callback is an object with `begin(run)`, `after_chunk(run) -> Stop | None` and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +24,7 @@ from jalax._model.types import State, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime.arguments import check_callable, check_number
-from jalax._runtime.heartbeat import Heartbeat
+from jalax._runtime.heartbeat import Heartbeat, say_after
 from jalax._runtime.layouts import Layout
 from jalax._runtime.processes import is_first, to_host
 
@@ -173,14 +175,19 @@ class stop_when(Callback):
         return Stop(Status.STOPPED, answer if isinstance(answer, str) else "stop_when held")
 
 
+PATIENCE = 1.0  # seconds beyond a time limit without a word
+
+
 @dataclasses.dataclass(frozen=True)
 class time_limit(Callback):
     """Stop when `seconds` have passed: after the step, or the compilation, that is under way.
 
-    On a mesh: at the end of the chunk.
+    If that takes a second or more, a line says so through `logging`. On a mesh: at the end of the
+    chunk.
     """
 
     seconds: float
+    _timers: list = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self):
         expected = "a number, 0 or more"
@@ -194,10 +201,40 @@ class time_limit(Callback):
         # Half of what is left: later steps may take longer than those before.
         return max(1, int((self.seconds - run.seconds) / max(run.pace, 1e-9) / 2))
 
+    def remind(self, elapsed: float) -> threading.Timer:
+        """The line that says it, unless the fit ends before."""
+        doing = "the fit ends after the compilation, or the step, that is under way"
+        line = f"time limit of {self.seconds} s passed, {doing}"
+        return say_after(self.seconds - elapsed + PATIENCE, line)
+
+    def begin(self, run: Run) -> None:
+        if is_first(run.layout) and run.seconds < self.seconds:
+            self._timers.append(self.remind(run.seconds))
+
+    def end(self, run: Run) -> None:
+        while self._timers:
+            self._timers.pop().cancel()
+
     def after_chunk(self, run: Run) -> Stop | None:
         if run.seconds < self.seconds:
             return None
         return Stop(Status.TIME_LIMIT, f"time limit of {self.seconds} s reached")
+
+
+@contextlib.contextmanager
+def before_the_first_step(callbacks: Sequence[Any], began: float) -> Iterator[None]:
+    """Signs of life while programs compile and there is no `Run` to look at yet."""
+    elapsed = time.perf_counter() - began
+    timers = [c.remind(elapsed) for c in callbacks if isinstance(c, time_limit)]
+    shown = any(isinstance(c, progress_bar) for c in callbacks) and not _interactive()
+    heartbeat = Heartbeat("compiling, before the first step") if shown else None
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+        if heartbeat is not None:
+            heartbeat.end()
 
 
 class progress_bar(Callback):

@@ -25,7 +25,7 @@ from jalax._fit.begin import (
     prepare_start,
     start_for,
 )
-from jalax._fit.callbacks import Callback, Run, check_callbacks
+from jalax._fit.callbacks import Callback, Run, before_the_first_step, check_callbacks
 from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm
 from jalax._fit.choice import again, checked, choose, judged, looked_again
 from jalax._fit.conclusion import result_of
@@ -209,6 +209,7 @@ def _run(
     num_steps = num_steps_of(asked.num_steps, algorithm)
     key_start, key_run = split(asked.key)
     capacity = capacity_of(asked.chunk_size)
+    callbacks = with_progress(asked.callbacks, asked.progress)
     begin: Start | None = None
     if state is None:
         checks.check_log_joint(asked.model, theta)
@@ -217,7 +218,8 @@ def _run(
     if state is None:
         algorithm = algorithm.filled(theta).canonical()
         algorithm.check_theta(theta)
-        begin, first = _begin(asked, key_start, algorithm, theta, capacity)
+        with before_the_first_step(callbacks, asked.began):
+            begin, first = _begin(asked, key_start, algorithm, theta, capacity)
     else:
         algorithm = algorithm.filled(theta).canonical()
         first = sharding.place(model, continued(state, algorithm, model, theta))
@@ -239,7 +241,6 @@ def _run(
         if isinstance(callback, checkpoint) and callback.exists(run.layout):
             callback.restore(run)
     advance = partial(loop.run_chunk, key_run, algorithm, model, capacity=capacity)
-    callbacks = with_progress(asked.callbacks, asked.progress)
     with termination_as_interrupt():
         return run, *drive(run, advance, asked.chunk_size, callbacks)
 

@@ -1,4 +1,5 @@
-"""A line every half minute where there is no terminal for a progress bar."""
+"""Lines from a thread of its own: every half minute where there is no terminal for a progress bar,
+and when a time limit passes while something is under way that cannot be stopped."""
 
 from __future__ import annotations
 
@@ -39,8 +40,19 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.wait(EVERY):
-            line = f"{self._text}, {time.monotonic() - self._began:.0f} s"
-            if LOG.hasHandlers():
-                LOG.info(line)
-            elif sys.stderr is not None:
-                print(f"jalax: {line}", file=sys.stderr, flush=True)
+            _say(f"{self._text}, {time.monotonic() - self._began:.0f} s")
+
+
+def say_after(seconds: float, line: str) -> threading.Timer:
+    """Say it then, unless the timer is cancelled before."""
+    timer = threading.Timer(seconds, _say, [line])
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _say(line: str) -> None:
+    if LOG.hasHandlers():
+        LOG.info(line)
+    elif sys.stderr is not None:
+        print(f"jalax: {line}", file=sys.stderr, flush=True)
