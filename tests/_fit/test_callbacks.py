@@ -172,6 +172,7 @@ def test_a_time_limit_that_passes_during_a_compilation_is_said(caplog):
             algorithm=jalax.PGD(step_size=0.1),
             start=jalax.Given(jnp.zeros((5, 2))),
             callbacks=[jalax.time_limit(0.1)],
+            num_steps=100,
             progress=jalax.callbacks.Callback(),
         )
     assert result.status == "time_limit"
