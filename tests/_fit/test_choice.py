@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,12 +74,6 @@ def far_too_many(theta, x, data):
         (groups, ZERO, {"start": jalax.Laplace()}, "a start was given, and Scoring has none"),
         (groups, ZERO, {"num_particles": 300}, "a power of two points, and num_particles is 300"),
         (
-            lambda: jalax.Model(far_too_many, jnp.zeros(2001)),
-            0.0,
-            {},
-            "the model has 2001 latents, and Scoring is for up to 2000, or more with jalax.Model(",
-        ),
-        (
             lambda: jalax.Model(lambda t, x, y: -jnp.sum((x - jnp.sum(t)) ** 2), jnp.zeros(40)),
             np.zeros(25),
             {},
@@ -103,6 +99,16 @@ def test_where_it_does_not_suit_there_is_a_reason(model, theta, options, reason)
     chosen = choice.choose(None, model(), theta, **options)
     assert isinstance(chosen.algorithm, jalax.JALAEM)
     assert reason in chosen.reason
+
+
+def test_a_million_latents_without_structure_are_said_at_once():
+    model = jalax.Model(far_too_many, jnp.zeros(1_000_000))
+    began = time.monotonic()
+    with pytest.warns(UserWarning, match="the model has 1,000,000 latents in one block and no str"):
+        chosen = choice.choose(None, model, 0.0)
+    assert time.monotonic() - began < 1
+    assert isinstance(chosen.algorithm, jalax.JALAEM)
+    assert "the model has 1000000 latents, and Scoring is for up to 2000, or more" in chosen.reason
 
 
 @pytest.mark.slow

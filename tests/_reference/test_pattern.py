@@ -21,7 +21,7 @@ from jalax._model.checks import prepare_model
 from jalax._model.evaluation import log_joint_of_vectors
 from jalax._model.structure import Pattern, as_pattern
 from jalax._reference.compressed import check_pattern, checked_plan, compressed_hessian, times
-from jalax._reference.pattern import found_by_asdex, name_of, pattern_of, pieces_of
+from jalax._reference.pattern import name_of, pattern_of, pieces_of
 from jalax._reference.plan import plan_of
 from jalax._reference.split import rounded, split
 from profiles import examples
@@ -287,9 +287,9 @@ def test_the_entries_are_those_of_the_hessian(name, precision):
 @pytest.mark.parametrize("name", ["volatility", "two factors", "field", "regression"])
 def test_asdex_finds_the_pattern(name):
     model = MODELS[name]()
-    found = found_by_asdex(model.replace(structure=None), jnp.asarray(0.3))
-    np.testing.assert_array_equal(found.rows, model.structure.rows)
-    np.testing.assert_array_equal(found.cols, model.structure.cols)
+    rows, cols = jalax.references.find_structure(model.replace(structure=None), 0.3)
+    np.testing.assert_array_equal(rows, model.structure.rows)
+    np.testing.assert_array_equal(cols, model.structure.cols)
 
 
 def test_a_loop_over_many_latents_is_no_work_for_asdex():

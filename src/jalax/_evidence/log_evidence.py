@@ -31,6 +31,7 @@ from jalax._model import checks, sharding
 from jalax._model.information import Moments
 from jalax._model.model import Model
 from jalax._particles.trees import Tree
+from jalax._reference.pattern import warn_of_many
 from jalax._reference.references import (
     AtMode,
     Prepared,
@@ -166,6 +167,8 @@ def log_evidence(
     with layouts.use_mesh(layout):
         theta = checks.prepare_theta(theta, model, least=0)  # nothing is fitted
         checks.check_log_joint(model, theta)
+    if reference is None:
+        warn_of_many(model, stacklevel=2)
     if num_particles is not None:
         num_particles = arguments.check_count("num_particles", num_particles, 25)
         layouts.check_particles(model.layout, num_particles)

@@ -222,8 +222,13 @@ class time_limit(Callback):
 
 
 @contextlib.contextmanager
-def before_the_first_step(callbacks: Sequence[Any], began: float) -> Iterator[None]:
+def before_the_first_step(
+    callbacks: Sequence[Any], began: float, layout: Layout | None
+) -> Iterator[None]:
     """Signs of life while programs compile and there is no `Run` to look at yet."""
+    if not is_first(layout):
+        yield
+        return
     elapsed = time.perf_counter() - began
     timers = [c.remind(elapsed) for c in callbacks if isinstance(c, time_limit)]
     shown = any(isinstance(c, progress_bar) for c in callbacks) and not _interactive()

@@ -23,6 +23,7 @@ from jalax._model.types import Start, State, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._reference import legs
+from jalax._reference.pattern import warn_of_many
 from jalax._runtime import arguments
 
 # A second climb: as slow as EM at first, and nearly Newton's after a hundred steps.
@@ -59,6 +60,7 @@ def choose(
     if state is not None and not _is_of_scoring(state):
         return Choice(JALAEM().canonical(), "as in its state")
     if reason := why_not_scoring(model, theta, start, num_particles):
+        warn_of_many(model, stacklevel=3)
         return Choice(JALAEM().canonical(), reason)
     return Choice(Scoring().canonical(), f"because {_sizes(model)}")
 

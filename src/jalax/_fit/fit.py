@@ -218,7 +218,7 @@ def _run(
     if state is None:
         algorithm = algorithm.filled(theta).canonical()
         algorithm.check_theta(theta)
-        with before_the_first_step(callbacks, asked.began):
+        with before_the_first_step(callbacks, asked.began, model.layout):
             begin, first = _begin(asked, key_start, algorithm, theta, capacity)
     else:
         algorithm = algorithm.filled(theta).canonical()

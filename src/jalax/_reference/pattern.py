@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
 import numpy as np
 
+from jalax._model import checks
 from jalax._model.evaluation import log_joint_of_vectors, ravel_latent
 from jalax._model.model import Model
 from jalax._model.structure import Pattern
+from jalax._particles import trees
 from jalax._particles.trees import Tree
+from jalax._reference import mode_search
 
 DENSE_UP_TO = 64  # latents: below, no structure saves anything
 LOOPS_UP_TO = 2000  # latents: beyond, asdex takes minutes and all memory to find that all meet
@@ -22,6 +26,47 @@ def pattern_of(model: Model, theta: Tree) -> Pattern:
         return model.structure
     size = ravel_latent(model)[0].size
     return Pattern.dense(size) if size <= DENSE_UP_TO else found_by_asdex(model, theta)
+
+
+def find_structure(model: Model, theta: Tree = None) -> tuple[np.ndarray, np.ndarray]:
+    """Which pairs of latents meet in a term of `log_joint`, for `jalax.Model(..., structure=...)`.
+
+    Found by asdex, `pip install 'jalax[sparse]'`, from the operations of `log_joint`. Indices in
+    the data count as they are now: with other data, find it again.
+
+    Args:
+        model: a `jalax.Model`; its own `structure` is not looked at.
+        theta: as in `jalax.fit`.
+
+    Returns:
+        Rows and columns of the entries of the Hessian in x that may differ from zero.
+
+    >>> import jax.numpy as jnp, jalax
+    >>> def walk(theta, x, data):
+    ...     return -0.5 * jnp.sum((x[1:] - x[:-1]) ** 2) - 0.5 * jnp.sum((data - theta - x) ** 2)
+    >>> model = jalax.Model(walk, jnp.zeros(100), jnp.ones(100), theta=0.0)
+    >>> rows, cols = jalax.references.find_structure(model)
+    >>> int(max(rows - cols))  # each meets its neighbours
+    1
+    >>> model = model.replace(structure=(rows, cols))
+    """
+    model = checks.prepare_model(model)
+    found = found_by_asdex(model, checks.prepare_theta(theta, model, least=0))
+    return found.rows, found.cols
+
+
+def warn_of_many(model: Model, stacklevel: int) -> None:
+    """Before anything long: without its structure a large latent is nobody's strength."""
+    size = trees.size(model.latent)
+    if model.grouped or model.structure is not None or size <= mode_search.DENSE_UP_TO:
+        return
+    warnings.warn(
+        f"the model has {size:,} latents in one block and no structure=, so that their covariance "
+        "is taken as diagonal: this may take long, and end with a large error. If few pairs of "
+        "them meet in log_joint, say which by jalax.Model(..., structure=(rows, cols)); "
+        "jalax.references.find_structure finds them.",
+        stacklevel=stacklevel + 1,
+    )
 
 
 def found_by_asdex(model: Model, theta: Tree) -> Pattern:
