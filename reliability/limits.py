@@ -2,9 +2,9 @@
 
 Each in a process of its own, with nothing compiled: JALA-EM for millions of steps (the loop), the
 161 communities of guImmun (points, then legs), and the 73,421 binary ratings of InstEval (legs of
-4,114 latents). A limit is kept if the fit is back after it plus a tenth plus 2 seconds, or when the
-compilation ends that was under way, of which the log speaks. Writes limits.json and .md beside this
-file.
+4,114 latents). A limit is kept if the fit is back after it plus a tenth plus 2 seconds; else a line
+of the log must say that a compilation, or a step, is under way. Writes limits.json and .md beside
+this file.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jalax._runtime.products import in_full
 
 # On a GPU, trying Triton's versions of each product takes longer than the rest of a compilation
-# (the pines' evidence: 46 s, 17 without); a step of a large network is a tenth faster by them.
+# (the pines' evidence: 46 s, 28 without); a step of a large network is a tenth faster by them.
 FEW_TRIALS = {"xla_gpu_enable_triton_gemm": False}
 # For programs that run once or twice a fit, and take longer to compile than to run.
 LEVEL_1 = {"xla_backend_optimization_level": 1, **FEW_TRIALS}
