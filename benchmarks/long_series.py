@@ -24,7 +24,7 @@ from _common import machine, write
 import jalax
 from jalax._evidence.rounds import average_in_z
 from jalax._model import checks
-from jalax._reference import legs
+from jalax._reference import leg, legs
 from jalax._reference.compressed import checked_plan
 from jalax._runtime.blas import one_thread
 from jalax._runtime.compilation import LEVEL_2_OLD_EMITTERS, Jit
@@ -82,12 +82,12 @@ def by_legs(days: int) -> dict[str, Any]:
     model = checks.prepare_model(series(days))
     theta = jnp.zeros(())
     model = model.replace(plan=checked_plan(model, theta), structure=None)
-    path = legs.Path(jnp.asarray(STEPS, jnp.int32), jnp.zeros((), jnp.int32))
+    path = leg.Path(jnp.asarray(STEPS, jnp.int32), jnp.zeros((), jnp.int32))
     program = Jit(legs.several, LEVEL_2_OLD_EMITTERS)
 
     def run(seed: int) -> Any:
         keys = jax.random.split(jax.random.key(seed), (1, LEGS))
-        return jax.block_until_ready(program(keys, model, theta, jnp.zeros((1, days)), path))
+        return jax.block_until_ready(program(keys, model, theta, jnp.zeros((1, days)), path, LEGS))
 
     with one_thread():
         times = []

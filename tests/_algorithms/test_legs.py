@@ -16,7 +16,7 @@ from jalax import problems
 from jalax._algorithms import newton
 from jalax._model import checks
 from jalax._model.structure import Pattern
-from jalax._reference import around, legs, whitening
+from jalax._reference import around, leg, legs, whitening
 from jalax._reference.plan import plan_of
 
 QUIET = jalax.callbacks.Callback()
@@ -63,7 +63,7 @@ def test_a_gaussian_posterior_does_no_work(precision):
     model = checks.prepare_model(series())
     theta = checks.prepare_theta(at, model)
     dtype = jnp.result_type(float)
-    path = legs.Path(jnp.asarray(4), jnp.asarray(1))
+    path = leg.Path(jnp.asarray(4), jnp.asarray(1))
     modes, nothing = jnp.zeros((1, DAYS)), jnp.zeros((2, 2), dtype)
     look = jax.jit(legs.look, static_argnames="num")
     (other, *_), _ = look(jax.random.key(1), model, theta, modes, 16, path, nothing, 1, True)
@@ -94,6 +94,42 @@ def test_a_gaussian_posterior_does_no_work(precision):
     np.testing.assert_allclose(
         seen.complete / np.outer(scale, scale), exact / np.outer(scale, scale), atol=0.02
     )
+
+
+def skewed(u):
+    """Forty counts of which most are zero: the mass is beside the mode."""
+    return jnp.sum(SKEWED * u - jnp.exp(u) - 0.5 * u**2 - 0.5 * jnp.log(2 * jnp.pi))
+
+
+SKEWED = np.arange(40) % 5 // 3
+NUM_LEGS = 40
+
+
+def legs_of_skewed():
+    plan, nothing = plan_of(Pattern.dense(40)), jnp.zeros(0)
+    white = whitening.whitened(skewed, nothing, jnp.zeros(40), plan)
+    others = jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), white)
+    path = leg.Path(jnp.asarray(4), jnp.asarray(0))
+
+    def one(key):
+        return leg.leg(key, lambda _, u: skewed(u), white, others, plan, 64, path).log_p[0]
+
+    keys = jax.random.split(jax.random.key(0), NUM_LEGS)
+    return np.asarray(jax.jit(lambda: jax.lax.map(one, keys))(), float)
+
+
+def test_a_leg_begins_where_the_mass_is(monkeypatch):
+    """From the centre and from the mode: the same integral, but less than half of the variance."""
+    u = np.linspace(-12, 8, 4001)
+    rows = [np.exp(y * u - np.exp(u) - u**2 / 2) / np.sqrt(2 * np.pi) for y in SKEWED]
+    exact = float(np.sum(np.log(np.sum(rows, axis=1) * (u[1] - u[0]))))
+    centred = legs_of_skewed()
+    monkeypatch.setattr(leg, "ROUNDS_BEFORE", 1)
+    at_mode = legs_of_skewed()
+    for found in (centred, at_mode):
+        z = np.exp(found - exact)
+        assert abs(z.mean() - 1) < allowed(NUM_LEGS - 1) * z.std(ddof=1) / np.sqrt(NUM_LEGS)
+    assert centred.var() < at_mode.var() / 2
 
 
 @pytest.mark.parametrize("size", [1, 3, 7])

@@ -1,7 +1,7 @@
 r"""Scoring: Newton's method on log p itself.
 
 A step is one pass over the groups at a trial theta: by points (`group_points.py`), where a group
-has few latents, else by legs of particles (`legs.py`). While it climbs, all steps have the same
+has few latents, else by legs of particles (`leg.py`). While it climbs, all steps have the same
 random numbers, so that two thetas can be compared; a trial that falls is a step whose theta stays.
 It approaches the maximum with a quarter of the points, and goes on with all of them. Then it
 measures where it has arrived, each time with fresh ones, whose spread is the error of all that is
@@ -27,7 +27,7 @@ from jalax._model.model import Model
 from jalax._model.types import Cloud, State
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
-from jalax._reference import group_points, legs, points
+from jalax._reference import group_points, leg, legs, points
 from jalax._reference.compressed import checked_plan
 from jalax._reference.group_points import Pass, Sums
 from jalax._reference.mode_search import DENSE_UP_TO
@@ -41,7 +41,7 @@ MAX_REJECTED = 20  # trials in a row
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.05, 0.3
 SHORT_LEG, LONGEST_LEG = 8, 128  # temperatures of a climb, and at most of a measurement
 SMALL = 256  # latents, of which a measurement may be as short as a climb
-THETA_BY_LEGS = 0.03  # standard errors by which the noise of the score may move theta
+THETA_BY_LEGS = 0.02  # standard errors by which the noise of the score may move theta
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
 
 
@@ -69,7 +69,7 @@ class Memory(NamedTuple):
     pace: newton.Pace
     here: Here
     sums: Sums  # of the measurements, relative to `here`
-    path: legs.Path | None  # of the legs; None: log p is measured by points
+    path: leg.Path | None  # of the legs; None: log p is measured by points
 
 
 class ScoringInfo(NamedTuple):
@@ -174,7 +174,7 @@ class Scoring(Algorithm):
 
     def default_particles(self, model: Model) -> int:
         size = trees.size(model.latent)
-        return legs.NUM_PARTICLES if by_legs(model) else points.usual_number(size, model.num_groups)
+        return leg.NUM_PARTICLES if by_legs(model) else points.usual_number(size, model.num_groups)
 
     def makes_short(self, others: Sequence[Any]) -> bool:
         # XLA's older emitters compile a pass faster, and it runs about as fast, on two cores:
@@ -210,7 +210,7 @@ class Scoring(Algorithm):
         none_yet, longest = jnp.asarray((0.0, newton.LONGEST), flat.dtype)
         damping, relaxation = (jnp.asarray(x, flat.dtype) for x in (self.damping, self.relaxation))
         shifts, sums = jax.random.key_data(key), group_points.no_sums(groups, num, flat)
-        path = legs.Path(zero, zero) if by_legs(model) else None
+        path = leg.Path(zero, zero) if by_legs(model) else None
         trial = flat, none_yet, none_yet
         approaches = path is None and group_points.num_blocks(model, num) > 1
         phase = zero + (APPROACHING if approaches else CLIMBING)
@@ -369,13 +369,13 @@ def _with_legs(memory: Memory, noise: legs.Noise, of_log_p: float, of_score: flo
     begins, climbed = ends & (path.num_temperatures == 0), memory.sums.number == 0
     # Of many latents the weights of one short leg do not tell all of its spread.
     fewest = SHORT_LEG * (memory.here.modes.shape[1] / SMALL) ** 0.5
-    fewest = min(max(fewest, SHORT_LEG), legs.NUM_TEMPERATURES)
+    fewest = min(max(fewest, SHORT_LEG), leg.NUM_TEMPERATURES)
     longer = jnp.clip(SHORT_LEG * noise.spread / of_log_p, fewest, LONGEST_LEG).astype(jnp.int32)
     longer = jnp.where(noise.spread < legs.NO_SPREAD, legs.FEWEST, longer)
-    more = jnp.clip(jnp.ceil(noise.score / of_score), 1, legs.NUM_PARTICLES).astype(jnp.int32)
+    more = jnp.clip(jnp.ceil(noise.score / of_score), 1, leg.NUM_PARTICLES).astype(jnp.int32)
     one, usual = jnp.ones_like(more), jnp.full_like(longer, SHORT_LEG)
-    path = trees.select(ends & climbed, legs.Path(longer, more), path)
-    path = trees.select(begins, legs.Path(usual, one), path)
+    path = trees.select(ends & climbed, leg.Path(longer, more), path)
+    path = trees.select(begins, leg.Path(usual, one), path)
     return memory._replace(
         phase=jnp.where(begins, CLIMBING, memory.phase).astype(jnp.int32),
         foreseen=jnp.where(begins, 0.0, memory.foreseen),

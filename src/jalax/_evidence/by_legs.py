@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from jalax._evidence.rounding import rounding
 from jalax._evidence.rounds import Budget, Total, average_in_z
@@ -21,14 +20,15 @@ from jalax._model.model import Model
 from jalax._particles import trees
 from jalax._particles.pareto import USUAL_LIMIT, pareto_k
 from jalax._particles.trees import Tree
-from jalax._reference import legs, points
+from jalax._reference import leg, legs, points
 from jalax._reference.compressed import checked_plan
 from jalax._reference.mode_search import DENSE_UP_TO
 from jalax._runtime.compilation import LEVEL_2_OLD_EMITTERS, Program, fold_in
 from jalax._runtime.processes import to_host
 
 LONGEST = 256  # temperatures
-MOST_TIMES = 4  # as many replicates as asked for, where their error would be large
+PILOTS = 4  # legs, whose own spread is seen too: weights do not tell all of it
+MOST_TIMES = 12  # as many replicates as asked for, where their error would be large
 
 
 def suits(model: Model, budget: Budget) -> bool:
@@ -48,33 +48,38 @@ def estimate(key, model: Model, theta: Tree, budget: Budget) -> tuple[Total, int
     usual: Any = budget.filled(model).error
     allowed = budget.error or max(usual, 0.002 * np.sqrt(model.num_groups * example.size))
     modes = jnp.broadcast_to(example, (model.num_groups, example.size))
-    number = legs.NUM_TEMPERATURES
-    pilot = _legs(_keys(key, 0, model, 1), model, theta, modes, _path(number))
-    while number < LONGEST and _spread(pilot) > legs.LARGE_SPREAD:
+    replicates, number = budget.num_replicates, leg.NUM_TEMPERATURES
+    pilots = min(PILOTS, replicates)
+
+    # One program for the pilots and for all that are weighed.
+    def some(which: int, modes, legs_each: int) -> leg.Leg:
+        keys = jax.random.split(fold_in(key, which), (model.num_groups, replicates))
+        return to_host(_legs(keys, model, theta, modes, _path(number), jnp.int32(legs_each)))
+
+    pilot = some(number, modes, pilots)
+    while number < LONGEST and pilot.spread.max() > legs.LARGE_SPREAD:
         number *= 2
-        keys = _keys(key, number, model, 1)
-        pilot = _legs(keys, model, theta, pilot.mode[:, 0], _path(number))
+        pilot = some(number, pilot.mode[:, 0], pilots)
     # More legs are worth more than longer ones, where none of them varies much.
-    needed = _spread(pilot) / (legs.NUM_PARTICLES * budget.num_replicates * allowed**2)
-    replicates = int(np.clip(np.round(needed), 1, MOST_TIMES) * budget.num_replicates)
-    keys = _keys(key, 1, model, replicates)
-    found = to_host(_legs(keys, model, theta, pilot.mode[:, 0], _path(number)))
-    return _total(model, theta, found), number
+    needed = _variance_of_one(pilot, pilots) / (replicates * allowed**2)
+    times = int(np.clip(np.round(needed), 1, MOST_TIMES))
+    found = [some(2 * LONGEST + k, pilot.mode[:, 0], replicates) for k in range(times)]
+    together = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *found)
+    return _total(model, theta, together), number
 
 
-def _spread(pilot: legs.Leg) -> float:
-    return float(np.max(to_host(pilot.spread)))
+def _variance_of_one(pilot: leg.Leg, pilots: int) -> float:
+    """Of log p by one leg of each group: as its weights tell, or as the pilots differ."""
+    log_p = pilot.log_p[:, :pilots, 0].astype(float)
+    told = np.sum(pilot.spread[:, :pilots].mean(axis=1)) / leg.NUM_PARTICLES
+    return max(told, np.sum(np.var(log_p, axis=1, ddof=1)) if pilots > 1 else 0.0)
 
 
-def _keys(key, which: int, model: Model, number: int) -> Array:
-    return jax.random.split(fold_in(key, which), (model.num_groups, number))
+def _path(number: int) -> leg.Path:
+    return leg.Path(jnp.asarray(number, jnp.int32), jnp.zeros((), jnp.int32))
 
 
-def _path(number: int) -> legs.Path:
-    return legs.Path(jnp.asarray(number, jnp.int32), jnp.zeros((), jnp.int32))
-
-
-def _total(model: Model, theta: Tree, found: legs.Leg) -> Total:
+def _total(model: Model, theta: Tree, found: leg.Leg) -> Total:
     groups, variance, freedom = average_in_z(np.asarray(found.log_p[..., 0].T, float))
     added = rounding(model, theta, found.mode[:, 0])
     rounded = float(np.finfo(found.mode.dtype).eps * np.abs(groups).sum() / 2)
@@ -90,7 +95,7 @@ def _total(model: Model, theta: Tree, found: legs.Leg) -> Total:
         freedom,
         float(pareto_k(jnp.asarray(found.carried).reshape(1, -1))[0]),
         float(ess.min()),
-        number * legs.NUM_PARTICLES,
+        number * leg.NUM_PARTICLES,
         number,
         None,
         rounded,

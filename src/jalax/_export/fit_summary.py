@@ -9,10 +9,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.record import FitRecord
-from jalax._export.tables import Cell, Summary, Table
+from jalax._export.tables import Cell, Summary, Table, as_text, decimals
 from jalax._particles import trees
 
 COLUMNS = ("estimate", "std. error", "simulation", "2.5%", "97.5%")
+FORMATS = (".5g", ".4g", ".2g", ".5g", ".5g")  # of an error, fewer digits
 MOST_SHOWN = 5  # numbers of theta in a line of the maxima
 FRAME_COLUMNS = ("estimate", "std_error", "simulation_error", "lower", "upper")
 
@@ -23,7 +24,7 @@ def summarise(result: FitRecord) -> Summary:
     if result.known_uncertainty is None:
         theta = Table("", ("",), _leaves(result))
     else:
-        theta = Table("", COLUMNS, rows)
+        theta = Table("", COLUMNS, rows, FORMATS)
     facts = Table("", ("",), evidence_rows(result) + particle_rows(result))
     shown = [theta, facts, *maxima_tables(result)]
     return Summary.of(heading(result), shown, frame=Table("", FRAME_COLUMNS, rows))
@@ -78,7 +79,8 @@ def evidence_rows(result: FitRecord) -> list[tuple[str, tuple[Cell, ...]]]:
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     evidence = result.known_evidence
     if evidence is not None:
-        rows.append(("log evidence", (f"{evidence.value:.4f} +- {evidence.error:.2g}",)))
+        value = as_text(evidence.value, decimals(evidence.error))
+        rows.append(("log evidence", (f"{value} +- {evidence.error:.2g}",)))
         rows += _laplace(evidence)
         rows += [("", (f"not to be trusted: {message}",)) for message in evidence.messages]
     if result.path_value is not None and result.relative:
@@ -110,7 +112,10 @@ def maxima_tables(result: FitRecord) -> list[Table]:
     names, number = result.names[:MOST_SHOWN], int(found.num_starts.sum()) + found.num_lost
     lost = f", {found.num_lost} led to none" * (found.num_lost > 0)
     rows: list[tuple[str, tuple[Cell, ...]]] = [
-        (str(k + 1), (f"{value:.3f}", f"{error:.2g}", f"{count:.0f}", *theta[: len(names)]))
+        (
+            str(k + 1),
+            (as_text(value, decimals(error)), f"{error:.2g}", f"{count:.0f}", *theta[: len(names)]),
+        )
         for k, (value, error, count, theta) in enumerate(
             zip(found.log_evidence, found.error, found.num_starts, found.theta, strict=True)
         )

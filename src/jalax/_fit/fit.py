@@ -31,6 +31,7 @@ from jalax._fit.choice import again, checked, choose, judged, looked_again
 from jalax._fit.conclusion import result_of
 from jalax._fit.driver import capacity_of, drive, with_progress
 from jalax._fit.fit_many import fit_many
+from jalax._fit.overflow import climbed_in_double
 from jalax._fit.restarts import check_restarts, restarted
 from jalax._fit.result import FitResult, SavedState
 from jalax._model import checks, information, sharding
@@ -164,7 +165,13 @@ def fit(
             progress=progress,
             began=began,
         )
-        run, status, message = _run(request, choice.algorithm, theta, state)
+        try:
+            run, status, message = _run(request, choice.algorithm, theta, state)
+        except checks.NotFiniteError:
+            nearer = climbed_in_double(fit, model, theta, key)
+            if nearer is None:
+                raise
+            run, status, message = _run(request, choice.algorithm, nearer)
         verdict = judged(run, status, choice, limited=num_steps is not None)
         while verdict.doubt:
             choice = again(verdict, choice)

@@ -26,6 +26,10 @@ NOT_FINITE = (
 )
 
 
+class NotFiniteError(ValueError):
+    """log_joint, or its gradient, is not finite where a fit would begin."""
+
+
 def prepare_model(model: Any) -> Model:
     """The model with arrays for data and floats for the example latent."""
     if not isinstance(model, Model):
@@ -199,7 +203,7 @@ def check_example(model: Model, theta: Tree, weighted: bool) -> None:
             f" in group {group} ({bad.sum()} such of {bad.size} groups)" if model.grouped else ""
         )
         advice = _not_finite(model) or NOT_FINITE.format("theta_0, latent")
-        raise ValueError(f"log_joint(theta_0, latent) is {value[group, 0]}{place}. {advice}")
+        raise NotFiniteError(f"log_joint(theta_0, latent) is {value[group, 0]}{place}. {advice}")
     check_values(value, alive, np.zeros(lead), weighted)
 
 

@@ -142,7 +142,8 @@ def error_aimed_at(model: Model) -> float:
         return max(0.01, 3e-6 * groups)
     if size <= points.LATENTS_UP_TO:
         return max(0.01, 3e-3 * groups**0.5)
-    return max(0.018, 1.5e-3 * (groups * size) ** 0.5)  # by legs
+    number = groups * size
+    return max(0.01, min(1e-4 * number, 1.5e-3 * number**0.5))  # by legs
 
 
 def num_blocks(model: Model, num: int) -> int:
