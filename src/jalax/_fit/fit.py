@@ -167,10 +167,10 @@ def fit(
         )
         try:
             run, status, message = _run(request, choice.algorithm, theta, state)
-        except checks.NotFiniteError:
+        except checks.NotFiniteError as error:
             nearer = climbed_in_double(fit, model, theta, key)
             if nearer is None:
-                raise
+                raise ValueError(*error.args) from None
             run, status, message = _run(request, choice.algorithm, nearer)
         verdict = judged(run, status, choice, limited=num_steps is not None)
         while verdict.doubt:

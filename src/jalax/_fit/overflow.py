@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 
 from jalax._fit.callbacks import Callback
-from jalax._model.checks import NotFiniteError
 from jalax._model.model import Model
 from jalax._particles.trees import Tree
 from jalax._runtime.arguments import level_of_user
@@ -34,7 +33,7 @@ def climbed_in_double(fit: Callable, model: Model, theta: Tree, key: jax.Array) 
         start = model.constrained(jax.tree.map(jnp.asarray, wide))
         try:
             found = fit(model, start, key=key, progress=Callback()).theta
-        except NotFiniteError:
+        except ValueError:
             return None
         there = model.unconstrained(found)
         there = jax.tree.map(lambda to, like: jnp.asarray(to, like.dtype), there, theta)
