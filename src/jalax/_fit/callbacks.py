@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import importlib.util
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -187,7 +186,6 @@ class time_limit(Callback):
     """
 
     seconds: float
-    _timers: list = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self):
         expected = "a number, 0 or more"
@@ -201,20 +199,6 @@ class time_limit(Callback):
         # Half of what is left: later steps may take longer than those before.
         return max(1, int((self.seconds - run.seconds) / max(run.pace, 1e-9) / 2))
 
-    def remind(self, elapsed: float) -> threading.Timer:
-        """The line that says it, unless the fit ends before."""
-        doing = "the fit ends after the compilation, or the step, that is under way"
-        line = f"time limit of {self.seconds} s passed, {doing}"
-        return say_after(self.seconds - elapsed + PATIENCE, line)
-
-    def begin(self, run: Run) -> None:
-        if is_first(run.layout) and run.seconds < self.seconds:
-            self._timers.append(self.remind(run.seconds))
-
-    def end(self, run: Run) -> None:
-        while self._timers:
-            self._timers.pop().cancel()
-
     def after_chunk(self, run: Run) -> Stop | None:
         if run.seconds < self.seconds:
             return None
@@ -222,22 +206,34 @@ class time_limit(Callback):
 
 
 @contextlib.contextmanager
-def before_the_first_step(
-    callbacks: Sequence[Any], began: float, layout: Layout | None
-) -> Iterator[None]:
-    """Signs of life while programs compile and there is no `Run` to look at yet."""
-    if not is_first(layout):
-        yield
-        return
+def reminded(callbacks: Sequence[Any], began: float, layout: Layout | None) -> Iterator[None]:
+    """A line when a time limit has passed and the fit, begun then, is still busy."""
     elapsed = time.perf_counter() - began
-    timers = [c.remind(elapsed) for c in callbacks if isinstance(c, time_limit)]
-    shown = any(isinstance(c, progress_bar) for c in callbacks) and not _interactive()
-    heartbeat = Heartbeat("compiling, before the first step") if shown else None
+    doing = "the fit ends after the compilation, or the step, that is under way"
+    timers = [
+        say_after(
+            limit.seconds - elapsed + PATIENCE, f"time limit of {limit.seconds} s passed, {doing}"
+        )
+        for limit in callbacks
+        if isinstance(limit, time_limit) and elapsed < limit.seconds and is_first(layout)
+    ]
     try:
         yield
     finally:
         for timer in timers:
             timer.cancel()
+
+
+@contextlib.contextmanager
+def before_the_first_step(callbacks: Sequence[Any], layout: Layout | None) -> Iterator[None]:
+    """Signs of life while programs compile and there is no `Run` to look at yet."""
+    shown = any(isinstance(c, progress_bar) for c in callbacks) and not _interactive()
+    heartbeat = (
+        Heartbeat("compiling, before the first step") if shown and is_first(layout) else None
+    )
+    try:
+        yield
+    finally:
         if heartbeat is not None:
             heartbeat.end()
 

@@ -25,7 +25,13 @@ from jalax._fit.begin import (
     prepare_start,
     start_for,
 )
-from jalax._fit.callbacks import Callback, Run, before_the_first_step, check_callbacks
+from jalax._fit.callbacks import (
+    Callback,
+    Run,
+    before_the_first_step,
+    check_callbacks,
+    reminded,
+)
 from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm
 from jalax._fit.choice import again, checked, choose, judged, looked_again
 from jalax._fit.conclusion import result_of
@@ -141,7 +147,8 @@ def fit(
     layout, structure = sharding.layout_for(model, mesh), model.structure
     given = layouts.with_auto_axes((model, theta, key, algorithm, start, state))
     model, theta, key, algorithm, start, state = given
-    with layouts.use_mesh(layout), naming_knobs(model.grouped), one_thread():
+    reminders = reminded(callbacks, began, layout)
+    with layouts.use_mesh(layout), naming_knobs(model.grouped), one_thread(), reminders:
         algorithm = None if algorithm is None else checked(algorithm)
         batches = {"group_batch": group_batch, "particle_batch": particle_batch}
         given_batches = {name: n for name, n in batches.items() if n is not None}
@@ -165,13 +172,7 @@ def fit(
             progress=progress,
             began=began,
         )
-        try:
-            run, status, message = _run(request, choice.algorithm, theta, state)
-        except checks.NotFiniteError as error:
-            nearer = climbed_in_double(fit, model, theta, key)
-            if nearer is None:
-                raise ValueError(*error.args) from None
-            run, status, message = _run(request, choice.algorithm, nearer)
+        run, status, message = _run_from_anywhere(request, choice.algorithm, theta, state)
         verdict = judged(run, status, choice, limited=num_steps is not None)
         while verdict.doubt:
             choice = again(verdict, choice)
@@ -204,6 +205,19 @@ class _Request(NamedTuple):
         return self._replace(model=sharding.lay_out(model, model.layout), callbacks=left)
 
 
+def _run_from_anywhere(
+    asked: _Request, algorithm: Algorithm, theta: Tree, state: State | SavedState | None
+) -> tuple[Run, Status, str]:
+    """`_run`, from a theta nearer by where float32 overflows at this one."""
+    try:
+        return _run(asked, algorithm, theta, state)
+    except checks.NotFiniteError as error:
+        nearer = climbed_in_double(fit, asked.model, theta, asked.key)
+        if nearer is None:
+            raise ValueError(*error.args) from None
+        return _run(asked, algorithm, nearer)
+
+
 def _run(
     asked: _Request,
     algorithm: Algorithm,
@@ -225,7 +239,7 @@ def _run(
     if state is None:
         algorithm = algorithm.filled(theta).canonical()
         algorithm.check_theta(theta)
-        with before_the_first_step(callbacks, asked.began, model.layout):
+        with before_the_first_step(callbacks, model.layout):
             begin, first = _begin(asked, key_start, algorithm, theta, capacity)
     else:
         algorithm = algorithm.filled(theta).canonical()

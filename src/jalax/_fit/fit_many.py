@@ -24,7 +24,7 @@ from jalax._fit.begin import (
     start_as_tree,
     start_for,
 )
-from jalax._fit.callbacks import Callback, Run, check_callbacks
+from jalax._fit.callbacks import Callback, Run, check_callbacks, reminded
 from jalax._fit.checkpoint import checkpoint
 from jalax._fit.choice import checked, choose
 from jalax._fit.conclusion import finish_alone, finished_as_json, finished_from_json, result_of
@@ -216,7 +216,8 @@ def _run(keys, inputs: Inputs, asked: _Asked) -> list[tuple[Run, Status, str]]:
     )
     advance = _advance(key_run, inputs, asked.axes, asked.chunk_size, layout)
     callbacks = with_progress(asked.callbacks, asked.progress)
-    status, message = drive(run, advance, asked.chunk_size, callbacks)
+    with reminded(callbacks, run.began, layout):
+        status, message = drive(run, advance, asked.chunk_size, callbacks)
     return _ends(run, inputs, asked.axes, count, status, message)
 
 
