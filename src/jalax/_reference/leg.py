@@ -135,7 +135,7 @@ def leg(
 
     After its K moves the particles make one more at beta = 1, before they are compared.
     """
-    key_draw, key_centre, key_leg = jax.random.split(key, 3)
+    key_draw, key_leg = jax.random.split(key)
     mode, factor = white.mode, white.with_plan(plan)
     slope = jax.vmap(jax.value_and_grad(lambda x: density(white.theta, x) - white.level))
 
@@ -143,7 +143,8 @@ def leg(
         value, gradient = slope(mode + factor.from_white(z))
         return value + white.log_det, factor.to_white_gradient(gradient)
 
-    first, apart = _in_pairs(key_draw, num, mode), _in_pairs(key_centre, num, mode)
+    both = _in_pairs(key_draw, 2 * num, mode)  # for the leg and for its centre, every other pair
+    first, apart = both[::2], both[1::2]
     zero = jnp.zeros((), mode.dtype)
     none = jnp.zeros((num,), mode.dtype)
     place = Place(apart, none, jnp.zeros_like(first))

@@ -120,12 +120,17 @@ def look(
     by_mode = tuple(jnp.sum(part, axis=0) for part in by_mode)
     laplace, inverse = (basis.T @ slope + by_mode[0], by_mode[1]), jnp.linalg.inv(basis)
 
-    def one_pass(k: int) -> Pass:
-        one = jax.tree.map(lambda leaf: leaf[:, k], legs)
+    def derivatives(one: Leg) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:
         _, curved = differences(jnp.sum(one.log_p, axis=0), offsets)
         by_legs = jnp.sum(one.slope, axis=0), curved
         score, information = trees.select(by_laplace, laplace, by_legs)
-        return one.as_pass(inverse.T @ score, inverse.T @ information @ inverse)
+        return inverse.T @ score, inverse.T @ information @ inverse
+
+    scores, informations = jax.vmap(derivatives, in_axes=1)(legs)
+
+    def one_pass(k: int) -> Pass:
+        one = jax.tree.map(lambda leaf: leaf[:, k], legs)
+        return one.as_pass(scores[k], informations[k])
 
     score = jnp.max(jnp.sum(legs.noise, axis=0)) / apart**2
     noise = Noise(jnp.max(legs.spread), score)
