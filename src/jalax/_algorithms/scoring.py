@@ -39,8 +39,7 @@ TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and the
 MAX_REJECTED = 20  # trials in a row
 # By legs log p has noise, and a step has it in each number of theta: the first is times their root.
 SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.05, 0.3
-SHORT_LEG, LONGEST_LEG = 8, 128  # temperatures of a climb, and at most of a measurement
-SMALL = 256  # latents, of which a measurement may be as short as a climb
+LONGEST_LEG = 128  # temperatures, at most of a measurement
 THETA_BY_LEGS = 0.02  # standard errors by which the noise of the score may move theta
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
 
@@ -367,13 +366,11 @@ def _with_legs(memory: Memory, noise: legs.Noise, of_log_p: float, of_score: flo
     path, ends = memory.path, memory.phase == MEASURING
     assert path is not None
     begins, climbed = ends & (path.num_temperatures == 0), memory.sums.number == 0
-    # Of many latents the weights of one short leg do not tell all of its spread.
-    fewest = SHORT_LEG * (memory.here.modes.shape[1] / SMALL) ** 0.5
-    fewest = min(max(fewest, SHORT_LEG), leg.NUM_TEMPERATURES)
-    longer = jnp.clip(SHORT_LEG * noise.spread / of_log_p, fewest, LONGEST_LEG).astype(jnp.int32)
+    short = leg.NUM_TEMPERATURES
+    longer = jnp.clip(short * noise.spread / of_log_p, short, LONGEST_LEG).astype(jnp.int32)
     longer = jnp.where(noise.spread < legs.NO_SPREAD, legs.FEWEST, longer)
     more = jnp.clip(jnp.ceil(noise.score / of_score), 1, leg.NUM_PARTICLES).astype(jnp.int32)
-    one, usual = jnp.ones_like(more), jnp.full_like(longer, SHORT_LEG)
+    one, usual = jnp.ones_like(more), jnp.full_like(longer, short)
     path = trees.select(ends & climbed, leg.Path(longer, more), path)
     path = trees.select(begins, leg.Path(usual, one), path)
     return memory._replace(

@@ -27,8 +27,9 @@ from jalax._reference.plan import Plan
 from jalax._reference.tempering import Mixed
 from jalax._reference.whitening import White
 
-# What suits from 40 to 1,000 latents; a leg of twice the temperatures varies hardly less.
-NUM_PARTICLES, NUM_TEMPERATURES, STEP_SIZE = 256, 16, 0.2
+# What suits from 40 to 1,000 latents: two legs are worth more than one of twice the temperatures.
+NUM_PARTICLES, NUM_TEMPERATURES, STEP_SIZE = 256, 8, 0.2
+LONG_FROM = 16  # temperatures, from which moves are shorter
 ROUNDS_BEFORE = 3  # of a leg: two to find its centre, one to look at its first particles
 LOW = 0.5  # resample below this share of the particles
 
@@ -46,7 +47,7 @@ class Path(NamedTuple):
         A leg is long where its moves do work of their own. That falls with h much faster than with
         K, but moves too short forget nothing: the root of K is between.
         """
-        longer = jnp.maximum(self.num_temperatures / NUM_TEMPERATURES, 1.0)
+        longer = jnp.maximum(self.num_temperatures / LONG_FROM, 1.0)
         return STEP_SIZE / jnp.sqrt(longer)
 
 
