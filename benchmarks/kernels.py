@@ -16,7 +16,7 @@ from _common import Row, in_rounds, machine, quick, ratio, seconds, write
 
 import jalax
 from jalax._runtime import normals
-from jalax.models._softplus import softplus
+from jalax.families._softplus import softplus
 
 KERNELS = {"jax.nn.softplus": jax.nn.softplus, "jalax": softplus}
 

@@ -19,7 +19,7 @@ SPACES = (
     "weights",
     "options",
 )
-SPACES += ("predictions", "residuals", "references", "results", "runtime", "extend")
+SPACES += ("families", "predictions", "residuals", "references", "results", "runtime", "extend")
 PLACES = (("jalax", jalax), *((f"jalax.{name}", getattr(jalax, name)) for name in SPACES))
 
 

@@ -3,6 +3,7 @@
 from jalax import callbacks as callbacks
 from jalax import datasets as datasets
 from jalax import extend as extend
+from jalax import families as families
 from jalax import models as models
 from jalax import options as options
 from jalax import predictions as predictions

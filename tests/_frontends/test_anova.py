@@ -142,10 +142,11 @@ def test_plain_fits():
 
 def test_bad_input(level, slope):
     design, larger = level.mixed.design, slope.mixed.design
+    moved = design.response._replace(y=design.y + 1)
     others = dataclasses.replace(
-        level, mixed=level.mixed._replace(design=design._replace(y=design.y + 1))
+        level, mixed=level.mixed._replace(design=design._replace(response=moved))
     )
-    counts = dataclasses.replace(level, mixed=level.mixed._replace(family="poisson"))
+    counts = dataclasses.replace(level, mixed=level.mixed._replace(family=jalax.families.Poisson()))
     through_zero = dataclasses.replace(  # without the intercept
         slope, mixed=slope.mixed._replace(design=larger._replace(X=larger.X[:, 1:]))
     )

@@ -24,7 +24,7 @@ from jalax._frontends import mixed_files
 from jalax._frontends.mixed_latents import mixed_latents
 from jalax._runtime import files
 from jalax._runtime.files import FileError
-from jalax.models._formula import parse
+from jalax.models._design import parse
 from jalax.models._mixed import build
 
 KEY = jax.random.key(0)
@@ -253,7 +253,7 @@ def through_a_file(section, arrays, tmp_path):
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_column_comes_back_as_it_was(name, tmp_path):
     frame, arrays = pd.DataFrame({"y": RNG.normal(size=ROWS), "c": COLUMNS[name]}), {}
-    section = mixed_files.pack("y ~ c + (1|c)", "gaussian", frame, arrays)
+    section = {"columns": mixed_files.pack_columns(frame, arrays)}
     found = through_a_file(section, arrays, tmp_path)
     pd.testing.assert_frame_equal(found, frame)
     if name in ("text", "ordered", "numeric categories"):
@@ -298,7 +298,7 @@ def test_nested_and_crossed_models_are_built_again(formula):
     """Of groups with padding, and of one joint latent with its structure."""
     frame, arrays = nested_frame(), {}
     model, design = build(formula, frame, "gaussian")
-    section = mixed_files.pack(formula, "gaussian", frame, arrays)
+    section = mixed_files.pack(design, arrays)
     lead = (model.num_groups, 5) if model.grouped else (5,)
     particles = jax.tree.map(lambda leaf: np.zeros((*lead, *leaf.shape)), model.latent)
     fields = {"labels": model.outside.labels, "theta": model.theta, "free": model.theta}
@@ -429,8 +429,9 @@ BROKEN = {
     "model": (another_model, "make another model than its numbers are of"),
     "names": (two_of_one_name, "or it is there twice"),
     "nested": (nested, "it has no|is of the kind"),
-    "family": (put("mixed", "family", value="tweedie"), "family must be one of"),
-    "no family": (put("mixed", "family", value=3), "its formula or its family is no text"),
+    "family": (put("mixed", "family", "name", value="tweedie"), "its family is"),
+    "link": (put("mixed", "family", "link", value="none"), "its family is"),
+    "no family": (put("mixed", "family", value=3), "its family is"),
     "no section": (put("mixed", value=[1]), "damaged"),
     "no columns": (put("mixed", "columns", value=3), "damaged"),
     "no column": (put("mixed", "columns", value=["a"]), "damaged"),

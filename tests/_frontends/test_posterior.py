@@ -143,7 +143,7 @@ def test_weighted_particles_say_the_same(name, x64):
         np.testing.assert_allclose(found, expected, atol=1e-9)
     np.testing.assert_allclose(weighted.slopes(parts), exact.slopes(parts), atol=1e-6)
     square = exact.moments(parts)[1] + (1 + exact.moments(parts)[0]) ** 2
-    found = weighted.average(np.square, np.ones(ROWS), parts)
+    found = weighted.average(lambda x, _: np.square(x), np.ones(ROWS), parts)
     np.testing.assert_allclose(found, square, atol=1e-8)
 
 

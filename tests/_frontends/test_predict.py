@@ -12,10 +12,11 @@ import scipy.stats
 from scipy.special import expit, logit
 
 import jalax
-from jalax import predictions
+from jalax import families, predictions
 from jalax._frontends import mixed_exact, mixed_parts, mixed_posterior
+from jalax._frontends.mixed_averages import averaged, prior_variance, spread_slopes
 from jalax._frontends.mixed_means import _weights
-from jalax._frontends.mixed_predict import Fit, averaged, prior_variance, spread_slopes
+from jalax._frontends.mixed_predict import Fit
 from jalax.models import _mixed, _new_rows
 
 LINK = predictions.Link()
@@ -316,13 +317,13 @@ def test_averages_of_the_inverse_links(spread):
     nodes = np.linspace(-12, 12, 20_001)
     weights = scipy.stats.norm.pdf(nodes) * (nodes[1] - nodes[0])
     at = eta[:, None] + spread * nodes
-    value, by_eta, by_spread = averaged("binomial", eta, np.full(2, spread))
+    value, by_eta, by_spread = averaged(families.Logit(), eta, np.full(2, spread))
     slope = expit(at) * expit(-at)
     np.testing.assert_allclose(value, expit(at) @ weights, rtol=1e-4)
     np.testing.assert_allclose(by_eta, slope @ weights, rtol=1e-3)
     np.testing.assert_allclose(by_spread, (slope * nodes) @ weights, rtol=1e-3, atol=1e-12)
     if spread <= 4:
-        value, by_eta, by_spread = averaged("poisson", eta, np.full(2, spread))
+        value, by_eta, by_spread = averaged(families.Log(), eta, np.full(2, spread))
         np.testing.assert_allclose(value, np.exp(at) @ weights, rtol=1e-6)
         np.testing.assert_allclose(by_spread, (np.exp(at) * nodes) @ weights, rtol=1e-6, atol=1e-12)
 

@@ -34,7 +34,7 @@ from jalax._evidence.log_evidence import Evidence
 from jalax._evidence.uncertainty import Uncertainty
 from jalax._runtime import files
 from jalax._runtime.files import FileError
-from jalax.models._formula import parse
+from jalax.models._design import parse
 from profiles import examples
 
 # ---------------------------------------------------------------- files: what they are made from

@@ -14,7 +14,7 @@ from scipy.special import expit, log_softmax
 
 from jalax import datasets, models
 from jalax._model.evaluation import log_joint as log_joint_of_particles
-from jalax.models._softplus import softplus
+from jalax.families._softplus import softplus
 
 RNG = np.random.default_rng
 

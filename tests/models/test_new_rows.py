@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from jalax.models import _new_rows
-from jalax.models._formula import parse
+from jalax.models._design import parse
 
 RNG = np.random.default_rng(5)
 ROWS = 60

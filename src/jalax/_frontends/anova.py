@@ -169,7 +169,7 @@ def _check_same_data(results: tuple[FitResult, ...]) -> None:
         mixed = result.mixed if isinstance(result, MixedResult) else None
         if mixed is not None:
             marks.append(
-                ("rows", mixed.family, files.fingerprint((mixed.design.y, mixed.design.size)))
+                ("rows", repr(mixed.family), files.fingerprint((mixed.design.y, mixed.design.size)))
             )
         else:
             marks.append(

@@ -24,6 +24,7 @@ from jalax._frontends import (
     mixed_plots,
     mixed_predict,
     mixed_residuals,
+    mixed_tables,
 )
 from jalax._frontends.mixed_effects import Centre, Mean
 from jalax._frontends.mixed_latents import mixed_latents
@@ -32,8 +33,9 @@ from jalax._frontends.mixed_residuals import Pearson, Quantile, ResidualTest
 from jalax._frontends.mixed_rows import to_rows
 from jalax._model.algorithm import Algorithm
 from jalax._runtime import arguments
+from jalax.families import Gaussian
+from jalax.models._design import Asked
 from jalax.models._mixed import MixedDesign, build
-from jalax.models._responses import LINKS
 
 # What is done where nothing else is asked for.
 CONDITIONAL, RESPONSE, LINK = Conditional(), Response(), Link()
@@ -44,8 +46,9 @@ PEARSON, MEAN = Pearson(), Mean()
 class MixedResult(FitResult):
     """A `FitResult` of `jalax.mixed`.
 
-    `theta` is {"beta": (p,), "sd": {factor: (q,)}, "cor": {factor: (q (q - 1) / 2,)}} and, of a
-    Gaussian model, "sigma", of a negative binomial one, "shape".
+    `theta` is {"beta": (p,), "sd": {factor: (q,)}, "cor": {factor: (q (q - 1) / 2,)}} and the
+    family's own parameters by name, such as "sigma" of a Gaussian one, or instead of these the
+    coefficients of "dispersion", and those of "zero".
     """
 
     mixed: MixedDesign | None = None
@@ -135,6 +138,19 @@ class MixedResult(FitResult):
         """
         return mixed_predict.predict(self._fit, new_data, effects, scale, level)
 
+    def probabilities(self, new_data: Any = None, *, effects: Effects = CONDITIONAL) -> Any:
+        """The probabilities of the categories of an ordinal response.
+
+        Args:
+            new_data: as in `predict`.
+            effects: `jalax.predictions.Conditional()`, averaged over the random effects given the
+                data, or `Population()`, with random effects of zero.
+
+        Returns:
+            A DataFrame with a column a category.
+        """
+        return mixed_predict.probabilities(self._fit, new_data, effects)
+
     def fitted(self) -> Any:
         """The mean of each row's response given the data, a pandas Series.
 
@@ -182,7 +198,7 @@ class MixedResult(FitResult):
         if self.mixed is None:
             return {}
         # Of counts only quantile residuals should be normal; any key will do.
-        normal = self.mixed.family == "gaussian"
+        normal = isinstance(self.mixed.family, Gaussian)
         return mixed_plots.panels(self._fit, PEARSON if normal else Quantile(jax.random.key(0)))
 
     def marginal_means(self, factor: str, *, scale: Scale = RESPONSE, level: float = 0.95) -> Any:
@@ -233,11 +249,14 @@ class MixedResult(FitResult):
         heading = [
             f"Mixed model fitted by maximum marginal likelihood ({self.algorithm})",
             f"formula: {design.formula}",
-            f"family: {family} ({LINKS[family]} link)",
+            f"family: {family.name} ({family.link.name} link)",
         ]
         factors = {block.factor: len(block.labels) for block in design.blocks}
         groups = ", ".join(f"{name}: {count}" for name, count in factors.items())
-        tables = [self._quality(), self._variances(), self._fixed(), *maxima_tables(self)]
+        rows = self._rows()
+        tables = [self._quality(), mixed_tables.variances(rows, self.theta)]
+        tables += [self._fixed(), *mixed_tables.beside(rows, self.theta)]
+        tables += maxima_tables(self)
         notes = [f"{self.mixed.num_rows} observations; levels of {groups}"]
         notes.append(f"status: {self.status} ({self.message}), {self.seconds:.1f} s")
         if self.known_evidence is not None:
@@ -249,8 +268,7 @@ class MixedResult(FitResult):
     def _model_section(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         if self.mixed is None:
             return {}
-        design = self.mixed.design
-        section = mixed_files.pack(design.formula, self.mixed.family, design.frame, arrays)
+        section = mixed_files.pack(self.mixed, arrays)
         return {} if section is None else {"mixed": section | mixed_files.changes(self.origin)}
 
     @classmethod
@@ -276,32 +294,9 @@ class MixedResult(FitResult):
         return list(zip(self.names, values, errors, simulation, low, high, strict=True))
 
     def _fixed(self) -> Table:
-        from scipy.special import ndtr
-
         assert self.mixed is not None
-        rows = []
-        for name, value, error, simulation, low, high in self._rows()[
-            : len(self.mixed.design.fixed)
-        ]:
-            z = value / error
-            p = 2 * float(ndtr(-abs(z)))
-            rows.append((name, (value, error, z, p, low, high, simulation)))
-        columns = ("estimate", "std. error", "z value", "Pr(>|z|)", "2.5 %", "97.5 %", "simulation")
-        formats = (".5g", ".4g", ".3f", "p", ".5g", ".5g", ".2g")
-        return Table("Fixed effects", columns, rows, formats)
-
-    def _variances(self) -> Table:
-        """Standard deviations, with the variance beside them; correlations have none."""
-        assert self.mixed is not None
-        rows = []
-        others = self._rows()[len(self.mixed.design.fixed) :]
-        for name, value, error, simulation, low, high in sorted(others, key=_deviations_first):
-            deviation = name.startswith("sd ") or name == "sigma"
-            variance = value**2 if deviation else np.nan
-            rows.append((name, (value, error, low, high, variance, simulation)))
-        columns = ("estimate", "std. error", "2.5 %", "97.5 %", "variance", "simulation")
-        formats = (".5g", ".4g", ".5g", ".5g", ".5g", ".2g")
-        return Table("Random effects", columns, rows, formats)
+        count = len(self.mixed.design.fixed)
+        return mixed_tables.coefficients("Fixed effects", self._rows()[:count])
 
     def _quality(self) -> Table:
         evidence = self.known_evidence
@@ -315,15 +310,14 @@ class MixedResult(FitResult):
         return Table("", columns, [("", cells)], formats)
 
 
-def _deviations_first(row: tuple) -> int:
-    return 1 if row[0].startswith("cor ") else 0 if row[0].startswith("sd ") else 2
-
-
 def mixed(
     formula: str,
     data: Any,
     *,
-    family: str = "gaussian",
+    family: Any = "gaussian",
+    dispersion: str | None = None,
+    zero: str | None = None,
+    weights: str | None = None,
     key: jax.Array | None = None,
     algorithm: Algorithm | None = None,
     num_particles: int | None = None,
@@ -342,8 +336,13 @@ def mixed(
             (b nested in a), `(1|a) + (1|b)` (crossed), `p(successes, trials)` for binomial counts,
             `offset(log(t))`.
         data: a pandas or polars DataFrame, or a dict of columns.
-        family: "gaussian", "binomial", "bernoulli", "poisson" or "negativebinomial", with the
-            identity, logit or log link.
+        family: a name, such as "binomial" or "gamma" (`jalax.families` has them all, and knows
+            those of R's packages), or an object with its link,
+            `jalax.families.Binomial(link=jalax.families.Probit())`.
+        dispersion: a formula such as `"~ x"` for the logarithm of the family's own scale or shape.
+        zero: a formula for the log-odds of zeros beside those of the family; of a family without
+            zeros, such as "gamma" or "truncated poisson", that is a hurdle model.
+        weights: a column of the data; a row counts as often as it says.
         key: `jax.random.key(seed)`.
         algorithm, num_particles, num_steps, restarts, callbacks, progress: as in `jalax.fit`.
         fixed: as in `jalax.fit`, by the names of the summary: `fixed={"sd Intercept | g": 0.5}`.
@@ -359,7 +358,7 @@ def mixed(
     True
     """
     arguments.check_key(key)
-    model, design = build(formula, data, family)
+    model, design = build(formula, data, family, Asked(dispersion, zero, weights))
     result = fit(
         model,
         key=key,

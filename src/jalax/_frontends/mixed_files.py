@@ -13,7 +13,10 @@ from jalax._model.model import Model
 from jalax._particles import trees
 from jalax._runtime import arguments, files
 from jalax._runtime.files import FileError
-from jalax.models._mixed import MixedDesign, build
+from jalax.families._catalogue import read, written
+from jalax.families._family import Family
+from jalax.models._design import Asked
+from jalax.models._mixed import MixedDesign, build, unwrapped
 
 NULLABLE = (
     *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
@@ -26,10 +29,22 @@ OBJECTS = {"integer": np.int64, "floating": np.float64, "boolean": np.bool_}
 # --- writing --------------------------------------------------------------------------------------
 
 
-def pack(
-    formula: str, family: str, frame: Any, arrays: dict[str, np.ndarray]
-) -> dict[str, Any] | None:
-    """The section of a header; None, with a warning, where a column is of a kind of its own."""
+def pack(mixed: MixedDesign, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+    """The section of a header; None where a column is of a kind of its own."""
+    columns = pack_columns(mixed.design.frame, arrays)
+    if columns is None:
+        return None
+    design = mixed.design
+    return {
+        "formula": design.formula,
+        "family": written(unwrapped(mixed.family)),
+        "columns": columns,
+        "asked": design.asked._asdict(),
+    }
+
+
+def pack_columns(frame: Any, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]] | None:
+    """None, with a warning, where one is of a kind of its own."""
     columns = []
     for name in frame.columns:
         try:
@@ -42,7 +57,7 @@ def pack(
                 stacklevel=arguments.level_of_user(),
             )
             return None
-    return {"formula": formula, "family": family, "columns": columns}
+    return columns
 
 
 def _pack_column(values: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -97,12 +112,12 @@ def unpack(
 
     There is no model where the fit had a prior, a function that the file does not hold.
     """
-    formula, family = section["formula"], section["family"]
-    if type(formula) is not str or type(family) is not str:
-        raise FileError("its formula or its family is no text.")
-    frame = _frame(section["columns"], arrays)
+    formula, asked = section["formula"], section.get("asked", {})
+    if type(formula) is not str or not all(type(x) in (str, type(None)) for x in asked.values()):
+        raise FileError("its formula is no text.")
+    frame, family = _frame(section["columns"], arrays), _family(section["family"])
     try:
-        model, design = build(formula, frame, family)
+        model, design = build(formula, frame, family, Asked(**asked))
     except ImportError:  # pandas or formulae is not installed: the file may be fine
         raise
     except Exception as error:  # whatever a formula of anybody's brings about, memory included
@@ -115,6 +130,13 @@ def unpack(
     if _shapes(fields["free"]) != _shapes(model.unconstrained(fields["theta"])):
         raise FileError("its numbers on the optimiser's scale are not those of its theta.")
     return None if section.get("log_prior") else model, design
+
+
+def _family(plain: Any) -> Family:
+    try:
+        return read(plain)
+    except Exception as error:
+        raise FileError(f"its family is {plain!r}.") from error
 
 
 def _held_numbers(places: Any, theta: Any) -> np.ndarray:

@@ -16,9 +16,11 @@ from jalax._frontends.mixed_predict import (
     check_choice,
 )
 from jalax._runtime import arguments
-from jalax.models import _new_rows, _responses
+from jalax.families import CLogLog, Identity, Log, Logit
+from jalax.models import _new_rows
 
 MOST_CELLS = 1_000_000
+RATIOS = Log | Logit | CLogLog  # differences there are ratios, of odds or of hazards, outside
 
 
 def marginal_means(fit: Fit, factor: str, scale: Scale, level: float) -> Any:
@@ -31,10 +33,11 @@ def marginal_means(fit: Fit, factor: str, scale: Scale, level: float) -> Any:
     beta, covariance = _fixed(fit)
     link = L @ beta + offset
     variance = np.einsum("np,pq,nq->n", L, covariance, L)
-    family = fit.mixed.family
-    found = Estimates(link, variance, _responses.mean(family, link))
+    inverse = fit.mixed.family.link
+    found = Estimates(link, variance, inverse.mean(link))
     index = pandas.Index(labels, name=factor)
-    return pandas.DataFrame(scale.columns(family, found, level), index=index)
+    columns = scale.columns(inverse.mean, inverse.slope, found, level)
+    return pandas.DataFrame(columns, index=index)
 
 
 def contrasts(fit: Fit, factor: str, scale: Scale, level: float) -> Any:
@@ -51,12 +54,16 @@ def contrasts(fit: Fit, factor: str, scale: Scale, level: float) -> Any:
     D = L[first] - L[second]
     difference = D @ beta + offset[first] - offset[second]
     variance = np.einsum("np,pq,nq->n", D, covariance, D)
-    link = _responses.LINKS[fit.mixed.family]
-    ratio = not isinstance(scale, Link) and link != "identity"
-    # Differences of logarithms and of logits are ratios and ratios of odds outside.
-    family = "poisson" if ratio else "gaussian"
-    found = Estimates(difference, variance, _responses.mean(family, difference))
-    columns = scale.columns(family, found, level)
+    link = fit.mixed.family.link
+    if not isinstance(scale, Link) and not isinstance(link, RATIOS | Identity):
+        raise ValueError(
+            f"differences on the {link.name} scale are no ratios: ask for them with "
+            "scale=jalax.predictions.Link()."
+        )
+    ratio = not isinstance(scale, Link) and isinstance(link, RATIOS)
+    inverse = Log() if ratio else Identity()
+    found = Estimates(difference, variance, inverse.mean(difference))
+    columns = scale.columns(inverse.mean, inverse.slope, found, level)
     error = np.sqrt(variance)
     with np.errstate(divide="ignore", invalid="ignore"):
         columns["z value"] = difference / error

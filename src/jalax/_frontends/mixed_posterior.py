@@ -26,7 +26,8 @@ from jalax._particles.weight_math import normalise
 from jalax._reference.points import LATENTS_UP_TO
 from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.layouts import use_mesh
-from jalax.models._mixed import MixedDesign, build, random_effects, whiten
+from jalax.families import Gaussian, Identity
+from jalax.models._mixed import MixedDesign, random_effects, rebuilt, whiten
 
 MOST = (
     40_000_000  # numbers of the covariances of all groups, 0.3 GB: beyond, the particles are used
@@ -38,9 +39,16 @@ BLOCKS = 8  # of quasi-random points, for the error of a mean
 
 def posterior(result: FitResult, mixed: MixedDesign) -> Posterior:
     groups = 1 if mixed.outer is None else len(next(iter(mixed.levels.values())))
-    if mixed.family == "gaussian" and groups * size_of(mixed) ** 2 <= MOST:
+    if is_linear(mixed) and groups * size_of(mixed) ** 2 <= MOST:
         return Exact(result, mixed)
     return Weighted(result, mixed)
+
+
+def is_linear(mixed: MixedDesign) -> bool:
+    """Gaussian given the random effects, with one variance, and linear in them."""
+    family, design = mixed.family, mixed.design
+    plain = isinstance(family, Gaussian) and isinstance(family.link, Identity)
+    return plain and design.dispersion is None and design.weights is None
 
 
 class Weighted:
@@ -91,7 +99,7 @@ class Weighted:
     def average(self, of: Callable, base: np.ndarray, parts: Parts) -> np.ndarray:
         found = np.zeros(len(base))
         for rows, random, w in self._chunks(parts):
-            found[rows] = np.sum(w * of(base[rows, None] + random), axis=1)
+            found[rows] = np.sum(w * of(base[rows, None] + random, rows), axis=1)
         return found
 
     def draw(self, key: jax.Array) -> np.ndarray:
@@ -112,8 +120,7 @@ def model_of(result: FitResult, mixed: MixedDesign) -> Model:
     """The model of the fit; of a result from a file it is built again."""
     if result.origin is not None:
         return result.origin.model
-    model, _ = build(mixed.design.formula, mixed.design.frame, mixed.family)
-    return model
+    return rebuilt(mixed)
 
 
 def weights_of(result: FitResult, mixed: MixedDesign) -> jax.Array:

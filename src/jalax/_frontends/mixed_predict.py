@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jalax._fit.result import FitResult
 from jalax._frontends import mixed_posterior
+from jalax._frontends.mixed_averages import (
+    NODES,
+    WEIGHTS,
+    averaged,
+    averaged_mean,
+    is_inverse_link,
+    prior_variance,
+    spread_slopes,
+)
 from jalax._frontends.mixed_parts import (
     Parts,
-    covariance_of,
     numbers,
     parts_of,
     theta_covariance,
 )
 from jalax._runtime import arguments
-from jalax.models import _new_rows, _responses
+from jalax.families._family import Family
+from jalax.families._ordinal import Ordinal
+from jalax.families._zeros import LOG_ODDS
+from jalax.models import _new_rows
+from jalax.models._design import Side
 from jalax.models._mixed import MixedDesign
-
-# The trapezoidal rule on a normal density. For the logit with a standard deviation of 10, Gauss and
-# Hermite's 100 points are off by 7e-4, these by 5e-7; with 4 by 2e-7 and by nothing but rounding.
-NODES = np.linspace(-8.5, 8.5, 121)
-WEIGHTS = np.exp(-(NODES**2) / 2) / np.sum(np.exp(-(NODES**2) / 2))
 
 
 class Estimates(NamedTuple):
@@ -32,6 +40,18 @@ class Estimates(NamedTuple):
     link: np.ndarray
     variance: np.ndarray  # of `link`
     response: np.ndarray
+
+
+class Own(NamedTuple):
+    """A family's own parameters, of some of them one for each row."""
+
+    numbers: dict[str, Any]
+    rows: dict[str, np.ndarray]  # (n,)
+
+    def at(self, some: Any = slice(None), axes: int = 0) -> dict[str, Any]:
+        """Of some rows, with so many axes more."""
+        shape = (-1, *(1,) * axes)
+        return self.numbers | {name: row[some].reshape(shape) for name, row in self.rows.items()}
 
 
 class Fit(NamedTuple):
@@ -64,6 +84,28 @@ class Fit(NamedTuple):
             return _new_rows.same_rows(design)[1]
         return _new_rows.random_rows(design, frame)
 
+    def own(self, frame: Any) -> Own:
+        """The family's own parameters of the rows."""
+        design, theta = self.mixed.design, self.theta
+        family = self.mixed.family
+
+        def of_side(side: Side, coefficients: np.ndarray) -> np.ndarray:
+            X = side.X if frame is None else _new_rows.side_rows(side, design, frame)
+            return X @ coefficients
+
+        rows: dict[str, np.ndarray] = {}
+        if design.dispersion is not None:
+            rows[str(family.dispersion)] = np.exp(of_side(design.dispersion, theta["dispersion"]))
+        if design.zero is not None:
+            rows[LOG_ODDS] = of_side(design.zero, theta["zero"])
+        numbers = {name: theta[name] for name in family.own if name in theta}
+        return Own(numbers, rows)
+
+    def mean(self, eta: np.ndarray, own: dict[str, Any]) -> np.ndarray:
+        """Of the response; where it has none, eta, which only the link scale shows."""
+        family = self.mixed.family
+        return family.mean(eta, own) if family.has_mean else eta
+
     def effects(self, frame: Any) -> dict[str, np.ndarray]:
         """z by block, without levels."""
         design = self.mixed.design
@@ -95,7 +137,7 @@ class Population(Effects):
         eta = X @ fit.theta["beta"] + offset
         size = X.shape[1]
         variance = np.einsum("np,pq,nq->n", X, fit.covariance[:size, :size], X)
-        return Estimates(eta, variance, _responses.mean(fit.mixed.family, eta))
+        return Estimates(eta, variance, fit.mean(eta, fit.own(frame).at()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,13 +151,17 @@ class Marginal(Effects):
 
     def estimates(self, fit: Fit, frame: Any) -> Estimates:
         family, theta = fit.mixed.family, fit.theta
+        check_has_mean(family)
         X, offset = fit.fixed(frame)
         eta = X @ theta["beta"] + offset
         Z = fit.effects(frame)
         spread = np.sqrt(prior_variance(fit.mixed, theta, Z))
-        response, by_eta, by_spread = averaged(family, eta, spread)
-        link = _link(family, response)
-        slope = _responses.mean_slope(family, link)
+        inverse, by_eta, by_spread = averaged(family.link, eta, spread)
+        link = family.link.of(inverse)
+        slope = family.link.slope(link)
+        response = inverse
+        if not is_inverse_link(family):
+            response = averaged_mean(family, eta, spread, fit.own(frame).at())
         by_theta = spread_slopes(fit.mixed, theta, Z, spread)
         of_eta, of_spread = by_eta / slope, by_spread / slope
         gradient = np.concatenate([of_eta[:, None] * X, of_spread[:, None] * by_theta], axis=1)
@@ -177,16 +223,18 @@ def _conditional(fit: Fit, frame: Any, random: _new_rows.Random) -> Estimates:
         mean, variance = mean + own[0], variance + own[1]
         gradient = gradient + posterior.slopes(part)
     new = prior_variance(mixed, theta, _of_new_levels(random))
-    response = _conditional_mean(fit, posterior, base, parts, new)
+    response = _conditional_mean(fit, posterior, base, parts, new, fit.own(frame))
     variance = variance + new + np.einsum("np,pq,nq->n", gradient, fit.covariance, gradient)
     return Estimates(base + mean, variance, response)
 
 
-def _conditional_mean(fit: Fit, posterior, base, parts, new: np.ndarray) -> np.ndarray:
+def _conditional_mean(fit: Fit, posterior, base, parts, new: np.ndarray, own: Own) -> np.ndarray:
     """The mean of the response over the posterior of b, and over the prior of new levels."""
+    if not fit.mixed.family.has_mean:
+        return base
 
-    def of(eta):
-        return _responses.mean(fit.mixed.family, eta)
+    def of(eta, some):
+        return fit.mean(eta, own.at(some, eta.ndim - 1))
 
     for part in parts[1:]:  # levels of other groups are independent; nearly normal will do
         mean, variance = posterior.moments(part)
@@ -195,8 +243,13 @@ def _conditional_mean(fit: Fit, posterior, base, parts, new: np.ndarray) -> np.n
     rows = new > 0
     if rows.any():
         lead = Parts(*(array[rows] for array in parts[0]))
+        index = np.flatnonzero(rows)
+
+        def of_new(eta, some):
+            return of(eta, index[some])
+
         response[rows] = sum(
-            weight * posterior.average(of, base[rows] + node * np.sqrt(new[rows]), lead)
+            weight * posterior.average(of_new, base[rows] + node * np.sqrt(new[rows]), lead)
             for node, weight in zip(NODES, WEIGHTS, strict=True)
         )
     return response
@@ -206,59 +259,6 @@ def _of_new_levels(random: _new_rows.Random) -> dict[str, np.ndarray]:
     return {name: z * (random.level[name] < 0)[:, None] for name, z in random.Z.items()}
 
 
-def prior_variance(mixed: MixedDesign, theta: dict, Z: dict[str, np.ndarray]) -> np.ndarray:
-    """z' Sigma z of each row, over all blocks."""
-    return sum(
-        np.einsum("ni,ij,nj->n", Z[block.name], covariance_of(theta, block), Z[block.name])
-        for block in mixed.design.blocks
-    )
-
-
-def spread_slopes(
-    mixed: MixedDesign, theta: dict, Z: dict[str, np.ndarray], spread: np.ndarray
-) -> np.ndarray:
-    """(n, P - p): the derivative of sqrt(z' Sigma z) in the numbers of theta after beta."""
-    blocks = sorted(mixed.design.blocks, key=lambda block: block.name)
-    of_cor, of_sd = [], []
-    for block in blocks:
-        z, sd = Z[block.name], theta["sd"][block.name]
-        scaled = z * sd
-        correlation = covariance_of(theta | {"sd": {block.name: np.ones_like(sd)}}, block)
-        i, j = np.tril_indices(len(block.effects), -1)
-        of_cor.append(scaled[:, i] * scaled[:, j])
-        of_sd.append(z * (scaled @ correlation))
-    last = np.zeros((len(spread), int(mixed.family in _responses.DISPERSION)))
-    all_of = np.concatenate([*of_cor, *of_sd, last], axis=1)
-    return all_of / np.maximum(spread, 1e-300)[:, None]
-
-
-def averaged(
-    family: str, eta: np.ndarray, spread: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The mean of the inverse link over N(eta, spread^2), and its slopes in the two."""
-    link = _responses.LINKS[family]
-    if link == "identity":
-        return eta, np.ones_like(eta), np.zeros_like(eta)
-    if link == "log":
-        value = np.exp(eta + spread**2 / 2)
-        return value, value, value * spread
-    value, by_eta, by_spread = np.zeros((3, len(eta)))
-    for node, weight in zip(NODES, WEIGHTS, strict=True):
-        at = eta + node * spread
-        slope = weight * _responses.mean_slope(family, at)
-        value += weight * _responses.mean(family, at)
-        by_eta += slope
-        by_spread += node * slope
-    return value, by_eta, by_spread
-
-
-def _link(family: str, response: np.ndarray) -> np.ndarray:
-    link = _responses.LINKS[family]
-    if link == "identity":
-        return response
-    return np.log(response) - (np.log1p(-response) if link == "logit" else 0.0)
-
-
 # --- the scale -----------------------------------------------------------------------------------
 
 
@@ -266,7 +266,10 @@ def _link(family: str, response: np.ndarray) -> np.ndarray:
 class Scale:
     """On which scale numbers are shown."""
 
-    def columns(self, family: str, found: Estimates, level: float) -> dict[str, np.ndarray]:
+    def columns(
+        self, mean: Callable, slope: Callable, found: Estimates, level: float
+    ) -> dict[str, np.ndarray]:
+        """`mean` and `slope` take a linear predictor to the response's scale."""
         raise NotImplementedError
 
 
@@ -274,7 +277,7 @@ class Scale:
 class Link(Scale):
     """The scale of the linear predictor: logits, logarithms, or that of a Gaussian response."""
 
-    def columns(self, family: str, found: Estimates, level: float) -> dict[str, np.ndarray]:
+    def columns(self, mean, slope, found, level):
         error, far = np.sqrt(found.variance), _quantile(level)
         ends = found.link - far * error, found.link + far * error
         return dict(zip(COLUMNS, (found.link, error, *ends), strict=True))
@@ -287,11 +290,11 @@ class Response(Scale):
     An interval is that of the link scale, mapped; a standard error is by the delta method.
     """
 
-    def columns(self, family: str, found: Estimates, level: float) -> dict[str, np.ndarray]:
+    def columns(self, mean, slope, found, level):
         error, far = np.sqrt(found.variance), _quantile(level)
         ends = found.link - far * error, found.link + far * error
-        low, high = (_responses.mean(family, end) for end in ends)
-        error = error * _responses.mean_slope(family, found.link)
+        low, high = np.sort([mean(end) for end in ends], axis=0)  # a mean may fall with eta
+        error = error * np.abs(slope(found.link))
         return dict(zip(COLUMNS, (found.response, error, low, high), strict=True))
 
 
@@ -315,6 +318,41 @@ EFFECTS = (
 SCALES = "jalax.predictions.Response() and Link()"
 
 
+def check_has_mean(family: Family) -> None:
+    if not family.has_mean:
+        raise ValueError(
+            f"the response of {family!r} has no mean: ask for scale=jalax.predictions.Link(), or "
+            "for result.probabilities(new_data)."
+        )
+
+
+def probabilities(fit: Fit, data: Any, effects: Effects) -> Any:
+    """`MixedResult.probabilities`."""
+    import pandas
+
+    check_choice("effects", effects, (Conditional, Population), "Conditional() and Population()")
+    family, design = fit.mixed.family, fit.mixed.design
+    if not isinstance(family, Ordinal):
+        raise ValueError(f"{family!r} has no categories: probabilities are of family='ordinal'.")
+    frame = fit.rows(data)
+    X, offset = fit.fixed(frame)
+    eta = X @ fit.theta["beta"] + offset
+    thresholds = fit.theta["thresholds"]
+    if isinstance(effects, Population):
+        shares = family.probabilities(eta, thresholds)
+    else:
+        parts = parts_of(fit.mixed, fit.random(frame))[0]
+        posterior = mixed_posterior.posterior(fit.result, fit.mixed)
+        below = [
+            posterior.average(lambda at, _, k=k: family.link.mean(k - at), eta, parts)
+            for k in thresholds
+        ]
+        ends = np.zeros(len(eta)), *below, np.ones(len(eta))
+        shares = np.diff(np.stack(ends, axis=1), axis=1)
+    index = design.frame.index if frame is None else frame.index
+    return pandas.DataFrame(shares, index=index, columns=design.response.categories)
+
+
 def predict(fit: Fit, data: Any, effects: Effects, scale: Scale, level: float) -> Any:
     """`MixedResult.predict`."""
     import pandas
@@ -325,7 +363,17 @@ def predict(fit: Fit, data: Any, effects: Effects, scale: Scale, level: float) -
     frame = fit.rows(data)
     found = effects.estimates(fit, frame)
     index = fit.mixed.design.frame.index if frame is None else frame.index
-    return pandas.DataFrame(scale.columns(fit.mixed.family, found, level), index=index)
+    family, own = fit.mixed.family, fit.own(frame).at()
+    if isinstance(scale, Response):
+        check_has_mean(family)
+
+    def mean(eta):
+        return family.mean(eta, own)
+
+    def slope(eta):
+        return family.slope(eta, own)
+
+    return pandas.DataFrame(scale.columns(mean, slope, found, level), index=index)
 
 
 def fitted(fit: Fit) -> np.ndarray:
@@ -334,11 +382,15 @@ def fitted(fit: Fit) -> np.ndarray:
     parts = parts_of(fit.mixed, fit.random(None))
     posterior = mixed_posterior.posterior(fit.result, fit.mixed)
     base = X @ fit.theta["beta"] + offset
-    return _conditional_mean(fit, posterior, base, parts, np.zeros(len(base)))
+    check_has_mean(fit.mixed.family)
+    return _conditional_mean(fit, posterior, base, parts, np.zeros(len(base)), fit.own(None))
 
 
 def marginal_means_of_rows(fit: Fit) -> np.ndarray:
     """The mean of each row's response over all levels that there could be."""
     X, offset = fit.fixed(None)
     spread = np.sqrt(prior_variance(fit.mixed, fit.theta, fit.effects(None)))
-    return averaged(fit.mixed.family, X @ fit.theta["beta"] + offset, spread)[0]
+    family, eta = fit.mixed.family, X @ fit.theta["beta"] + offset
+    if is_inverse_link(family):
+        return averaged(family.link, eta, spread)[0]
+    return averaged_mean(family, eta, spread, fit.own(None).at())

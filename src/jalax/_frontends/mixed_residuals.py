@@ -9,10 +9,9 @@ import jax
 import numpy as np
 
 from jalax._frontends import mixed_posterior
+from jalax._frontends.mixed_averages import NODES, WEIGHTS, prior_variance
 from jalax._frontends.mixed_parts import parts_of
 from jalax._frontends.mixed_predict import (
-    NODES,
-    WEIGHTS,
     Conditional,
     Effects,
     Fit,
@@ -20,10 +19,9 @@ from jalax._frontends.mixed_predict import (
     Response,
     check_choice,
     fitted,
-    prior_variance,
 )
 from jalax._runtime import arguments
-from jalax.models import _responses
+from jalax.families import Gaussian, Identity
 
 AT_ONCE = 100_000  # pairs of a row and a response, for the sum over the nodes
 
@@ -91,14 +89,13 @@ def residuals(fit: Fit, kind: Any) -> np.ndarray:
         # Rounding must not make an infinite residual of a large one.
         return ndtri(np.clip(uniform, 1e-300, 1 - 1e-16))
     design, family = fit.mixed.design, fit.mixed.family
-    own = _responses.dispersion(family, fit.theta)
-    mean = fitted(fit)
-    left = _responses.observed(family, design.y, design.size) - mean
+    own, mean = fit.own(None).at(), fitted(fit)
+    left = family.observed(design.y, design.size) - mean
     if isinstance(kind, Response):
         return left
     if isinstance(kind, Pearson):
-        return left / np.sqrt(_responses.variance(family, mean, own, design.size))
-    deviance = _responses.deviance(family, design.y, mean, own, design.size)
+        return left / np.sqrt(family.variance(mean, own, design.size))
+    deviance = family.deviance(design.y, mean, own, design.size)
     return np.sign(left) * np.sqrt(np.maximum(deviance, 0.0))
 
 
@@ -114,7 +111,9 @@ def quantiles(fit: Fit, key: jax.Array, effects: Effects) -> np.ndarray:
     else:
         spread = np.sqrt(prior_variance(fit.mixed, fit.theta, Z))
     place = np.asarray(jax.random.uniform(key_place, eta.shape), float)
-    return _placed(fit, eta, spread, design.y[None], place[None])[0]
+    placed, event = _placed(fit, eta, spread, design.y[None], place[None])[0], design.response.event
+    # Of a censored time all that is known is that it is more.
+    return placed if event is None else np.where(event == 0, placed + place * (1 - placed), placed)
 
 
 def _drawn_part(fit: Fit, key: jax.Array) -> np.ndarray:
@@ -127,17 +126,17 @@ def _drawn_part(fit: Fit, key: jax.Array) -> np.ndarray:
 def _placed(
     fit: Fit, eta: np.ndarray, spread: np.ndarray, y: np.ndarray, place: np.ndarray
 ) -> np.ndarray:
-    """F(y - 1) + place (F(y) - F(y - 1)) of (num, n) responses; of a Gaussian one F(y)."""
+    """P(Y < y) + place P(Y = y) of (num, n) responses; of a continuous one P(Y <= y)."""
     from scipy.special import ndtr
 
-    family, size = fit.mixed.family, fit.mixed.design.size
-    own = _responses.dispersion(family, fit.theta)
-    if family == "gaussian":  # the convolution of two normal distributions
-        return ndtr((y - eta) / np.sqrt(own**2 + spread**2))
+    family, size, own = fit.mixed.family, fit.mixed.design.size, fit.own(None)
+    if isinstance(family, Gaussian) and isinstance(family.link, Identity):
+        # The convolution of two normal distributions.
+        return ndtr((y - eta) / np.sqrt(own.at()["sigma"] ** 2 + spread**2))
     # Many simulated responses of a row are the same count: each is looked up once.
-    base = int(y.max()) + 1
-    pairs, back = np.unique(np.arange(len(eta)) * base + y.astype(int), return_inverse=True)
-    row, value = np.divmod(pairs, base)
+    row = np.broadcast_to(np.arange(len(eta)), y.shape)
+    pairs, back = np.unique(np.stack([row.ravel(), y.ravel()]), axis=1, return_inverse=True)
+    row, value = pairs[0].astype(int), pairs[1]
     lower, upper = np.zeros((2, len(row)))
     for first in range(0, len(row), AT_ONCE):
         some = slice(first, first + AT_ONCE)
@@ -145,9 +144,10 @@ def _placed(
         trials = None if size is None else size[i]
         for node, weight in zip(*_nodes(spread), strict=True):
             at = eta[i] + node * spread[i]
-            lower[some] += weight * _responses.cdf(family, value[some] - 1, at, own, trials)
-            upper[some] += weight * _responses.cdf(family, value[some], at, own, trials)
-    lower, upper = (bound[back].reshape(y.shape) for bound in (lower, upper))
+            jump = family.jump(value[some], at, own.at(i), trials)
+            lower[some] += weight * jump[0]
+            upper[some] += weight * jump[1]
+    lower, upper = (bound[back.ravel()].reshape(y.shape) for bound in (lower, upper))
     return lower + place * (upper - lower)
 
 

@@ -106,7 +106,10 @@ def whitened_around(
         slope = jax.grad(lambda x: density(theta, x))
         first = white.mode + steps[k] @ shifts
         x = lax.fori_loop(0, CHORD_STEPS, lambda _, x: x + factor.solve(slope(x)), first)
-        x = jnp.where(jnp.all(jnp.isfinite(x)), x, first)
+        # Where theta is far away that curvature is another, and the steps may lead anywhere.
+        before, after = density(theta, first), density(theta, x)
+        slack = 4 * jnp.finfo(x.dtype).eps * jnp.abs(before)
+        x = jnp.where(after >= before - slack, x, first)
         there = _white(lambda x: density(theta, x), theta, x, plan)
         return trees.set_row(found, k, (there, jax.grad(density)(theta, there.mode)))
 

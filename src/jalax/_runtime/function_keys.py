@@ -126,7 +126,8 @@ def _stable(token: Any) -> Any:
     if isinstance(token, (type, types.ModuleType)):
         return token.__name__
     if dataclasses.is_dataclass(token):
-        return tuple(_stable(getattr(token, f.name)) for f in dataclasses.fields(token))
+        fields = tuple(_stable(getattr(token, f.name)) for f in dataclasses.fields(token))
+        return type(token).__qualname__, fields
     return getattr(token, "__qualname__", type(token).__qualname__)
 
 

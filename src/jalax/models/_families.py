@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
+from jalax.families._softplus import softplus
+
 from . import _checks
 from ._gaussian import isotropic_log_density
-from ._softplus import softplus
 
 Group = dict[str, Array]
 

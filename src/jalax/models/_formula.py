@@ -1,11 +1,11 @@
-"""A formula and a table of data, as the matrices of a mixed model (parsed by formulae)."""
+"""The terms of a formula as matrices (parsed by formulae)."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,47 +37,6 @@ class Block:
     labels: tuple[str, ...]  # of the factor's levels
     index: np.ndarray  # (n,), the level of each row
     matrix: np.ndarray  # (n, q), z of each row
-
-
-class Design(NamedTuple):
-    """y and the matrices of a mixed model, row by row."""
-
-    formula: str
-    response: str
-    y: np.ndarray  # (n,)
-    size: np.ndarray | None  # trials, of p(y, size)
-    fixed: tuple[str, ...]
-    X: np.ndarray  # (n, p)
-    offset: np.ndarray  # (n,)
-    blocks: tuple[Block, ...]
-    frame: Any  # a DataFrame of the columns that the formula names: new rows are coded like these
-
-
-def parse(formula: str, data: Any) -> Design:
-    """The matrices of `formula`; bar terms by themselves, so that `(1|g) + (0+x|g)` stays apart."""
-    if not isinstance(formula, str):
-        raise TypeError(f"formula must be a string, got {type(formula).__name__}.")
-    if "~" not in formula:
-        raise ValueError(f"{formula!r} has no response: write 'y ~ {formula}'.")
-    frame = as_frame(data)
-    if not len(frame):
-        raise ValueError("the data have no rows.")
-    _check_syntax(formula)
-    frame = frame[_check_columns(formula, frame)].copy()
-    bars = bar_terms(formula)
-    if not bars:
-        raise ValueError(
-            f"{formula!r} has no random effect, such as (1|group): there is no latent to integrate "
-            "out. Add one, or fit a generalised linear model, which needs no jalax."
-        )
-    design = matrices(without_bars(formula), frame)
-    y, size = _response(design.response)
-    fixed, X, offset = _fixed(design.common, y.size)
-    blocks: list[Block] = []
-    for bar in bars:
-        blocks += _blocks(bar, frame, [block.name for block in blocks])
-    known = fixed, X, offset, tuple(blocks), frame
-    return Design(formula, design.response.name, y, size, *known)
 
 
 def as_frame(data: Any) -> Any:
@@ -115,16 +74,20 @@ def bar_terms(formula: str) -> list[str]:
 
 
 def without_bars(formula: str) -> str:
-    """What is left of a formula without its bar terms: no empty sums."""
+    """The right side of a formula without its bar terms: no empty sums."""
     for bar in bar_terms(formula):
         formula = formula.replace(bar, "", 1)
+    terms = [part.strip() for part in split(formula)[1].split("+")]
+    return " + ".join(part for part in terms if part) or "1"
+
+
+def split(formula: str) -> tuple[str, str]:
+    """The two sides, without spaces around them."""
     left, _, right = formula.partition("~")
-    terms = [part.strip() for part in right.split("+")]
-    kept = " + ".join(part for part in terms if part)
-    return f"{left.strip()} ~ {kept or '1'}"
+    return left.strip(), right.strip()
 
 
-def _check_syntax(formula: str) -> None:
+def check_syntax(formula: str) -> None:
     """Refuse what formulae would run but a formula has no need of, and what it would ignore."""
     from formulae.parser import Parser
     from formulae.scanner import Scanner
@@ -197,16 +160,21 @@ def _number(node: Any) -> float | None:
     return value if isinstance(value, (int, float)) else np.inf
 
 
-def _check_columns(formula: str, frame: Any) -> list[str]:
-    """The columns that a formula names, all of them there and complete."""
+def names_in(formula: str) -> list[str]:
+    """The columns that a formula names."""
     from formulae import model_description
 
+    check_syntax(formula)
     try:
         names = model_description(formula.replace("||", "|")).var_names
     except Exception as error:
         raise ValueError(f"the formula {formula!r} cannot be read: {error}") from error
+    return sorted(filter(None, names))  # a number in a call has no name
+
+
+def check_columns(names: list[str], frame: Any) -> list[str]:
+    """The names, all of them columns that are there and complete."""
     columns = [str(column) for column in frame.columns]
-    names = sorted(filter(None, names))  # a number in a call has no name
     for name in names:
         if name not in columns:
             raise ValueError(f"there is no column {name!r}; the data have {', '.join(columns)}.")
@@ -223,7 +191,7 @@ def matrices(formula: str, frame: Any) -> Any:
     from formulae import design_matrices
     from formulae.environment import Environment
 
-    _check_syntax(formula)  # of what is evaluated, and not only of the text it was cut out of
+    check_syntax(formula)  # of what is evaluated, and not only of the text it was cut out of
     try:
         # An environment without names: by default it is this module, with all that it imports.
         env = Environment([])
@@ -237,22 +205,7 @@ def matrices(formula: str, frame: Any) -> Any:
         ) from error
 
 
-def _response(response: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    values = np.asarray(response.design_matrix)
-    if response.kind == "proportion":
-        for column in values.T.astype(float):
-            check_finite(f"the response {response.name!r}", column)
-        return values[:, 0].astype(float), values[:, 1].astype(float)
-    if response.kind == "categoric" or values.ndim > 1 or values.dtype.kind not in "biuf":
-        raise ValueError(
-            f"the response {response.name!r} is not numeric: encode it as numbers first, a yes or "
-            "no as 1 or 0."
-        )
-    check_finite(f"the response {response.name!r}", values.astype(float))
-    return values.astype(float), None
-
-
-def _fixed(common: Any, rows: int) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+def fixed_columns(common: Any, rows: int) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     names: list[str] = []
     columns, offset = [np.zeros((rows, 0))], np.zeros(rows)
     for name, term in ({} if common is None else common.terms).items():
@@ -289,7 +242,7 @@ def _check_rank(X: np.ndarray, names: list[str]) -> None:
         )
 
 
-def _blocks(bar: str, frame: Any, taken: list[str]) -> list[Block]:
+def blocks_of(bar: str, frame: Any, taken: list[str]) -> list[Block]:
     """One block a factor; with `||` one an effect."""
     apart = "||" in bar
     group = matrices("0 + " + bar.replace("||", "|"), frame).group

@@ -8,10 +8,10 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from jalax._model.model import GroupedModel
+from jalax.families._softplus import softplus
 
 from . import _checks
 from ._gaussian import isotropic_log_density
-from ._softplus import softplus
 
 Theta = dict[str, Array]
 

@@ -10,11 +10,11 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from jalax._model.model import Model
+from jalax.families._softplus import softplus
 
 from . import _checks
 from ._gaussian import isotropic_log_density
 from ._rows import sum_over_rows
-from ._softplus import softplus
 
 
 def _log_likelihood(

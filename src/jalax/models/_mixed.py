@@ -11,6 +11,7 @@ $\Sigma$ comes near a singular one, white: $b = \Lambda x$ with $\Lambda \Lambda
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -21,10 +22,15 @@ from jaxtyping import Array
 from jalax._model.groups import by_group
 from jalax._model.model import GroupedModel, Model, Outside
 from jalax._model.structure import meeting
+from jalax.families._catalogue import find
+from jalax.families._family import HOST, JAX, Family
+from jalax.families._ordinal import Ordinal
+from jalax.families._zeros import LOG_ODDS, WithZeros
 
 from . import _checks
-from ._families import gammaln
-from ._formula import Block, Design, parse
+from ._design import NOTHING, Asked, Design, parse
+from ._first_theta import first_theta
+from ._formula import Block
 from ._gaussian import LOG_2PI
 from ._random_effects import (
     correlations,
@@ -36,8 +42,6 @@ from ._random_effects import (
     root_of_numbers,
     whitened,
 )
-from ._responses import BINOMIAL, draw
-from ._softplus import softplus
 
 Theta = dict[str, Any]
 Blocks = tuple[tuple[str, int], ...]  # the names of blocks, and the levels of each in a group
@@ -47,7 +51,7 @@ class MixedDesign(NamedTuple):
     """What a fitted mixed model is reported by."""
 
     design: Design
-    family: str
+    family: Family
     outer: str | None  # the factor whose levels are the groups; None: one joint latent
     levels: dict[str, np.ndarray]  # block: (G, L) or (L,), level of each latent row; -1: none
 
@@ -56,39 +60,7 @@ class MixedDesign(NamedTuple):
         return self.design.y.size
 
 
-# --- families: log p(y | eta) of each row --------------------------------------------------------
-
-
-def _gaussian(theta: Theta, eta: Array, data: dict) -> Array:
-    sigma = theta["sigma"]
-    return -0.5 * (LOG_2PI + ((data["y"] - eta) / sigma) ** 2) - jnp.log(sigma)
-
-
-def _binomial(theta: Theta, eta: Array, data: dict) -> Array:
-    return data["y"] * eta - data["size"] * softplus(eta) + data["constant"]
-
-
-def _poisson(theta: Theta, eta: Array, data: dict) -> Array:
-    return data["y"] * eta - jnp.exp(eta) + data["constant"]
-
-
-def _negative_binomial(theta: Theta, eta: Array, data: dict) -> Array:
-    """Mean e^eta, variance mu + mu^2 / k with the shape k."""
-    k, y = theta["shape"], data["y"]
-    log_k = jnp.log(k)
-    choose = jax.scipy.special.gammaln(y + k) - jax.scipy.special.gammaln(k)
-    return choose + data["constant"] + k * log_k + y * eta - (y + k) * jnp.logaddexp(log_k, eta)
-
-
-FAMILIES = {
-    "gaussian": _gaussian,
-    "binomial": _binomial,
-    "bernoulli": _binomial,
-    "poisson": _poisson,
-    "negativebinomial": _negative_binomial,
-}
 WHITE = "white"  # an entry of the data of a model whose latents are white, see Model.whitened
-DISPERSION = ("shape", "sigma")  # a parameter of the family besides beta
 
 
 # --- the model -----------------------------------------------------------------------------------
@@ -106,7 +78,21 @@ def linear_predictor(blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array
     return jnp.where(data["mask"], eta, 0.0)  # nothing can overflow in the padding
 
 
-def _log_joint(family: str, blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
+def own_parameters(family: Family, theta: Theta, data: dict) -> dict[str, Any]:
+    """The family's own parameters: numbers of theta, or one for each row by a formula."""
+    own = {name: theta[name] for name in family.own if name in theta}
+    if "dispersion" in theta:
+        own[str(family.dispersion)] = jnp.exp(_of_side("dispersion", theta, data))
+    if "zero" in theta:
+        own[LOG_ODDS] = _of_side("zero", theta, data)
+    return own
+
+
+def _of_side(what: str, theta: Theta, data: dict) -> Array:
+    return jnp.matmul(data[f"X of {what}"], theta[what], precision="highest")
+
+
+def _log_joint(family: Family, blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
     total = jnp.zeros((), theta["beta"].dtype)
     for name, _ in blocks:
         if WHITE in data:
@@ -114,7 +100,10 @@ def _log_joint(family: str, blocks: Blocks, theta: Theta, x: dict, data: dict) -
         else:
             total = total + log_prior(theta["sd"][name], theta["cor"][name], x[name])
     eta = linear_predictor(blocks, theta, random_effects(theta, x, data), data)
-    return total + jnp.sum(jnp.where(data["mask"], FAMILIES[family](theta, eta, data), 0.0))
+    rows = family.log_density(own_parameters(family, theta, data), eta, data)
+    if "weight" in data:
+        rows = data["weight"] * rows
+    return total + jnp.sum(jnp.where(data["mask"], rows, 0.0))
 
 
 def random_effects(theta: Theta, x: dict, data: dict) -> dict:
@@ -130,7 +119,7 @@ def whiten(theta: Theta, b: dict) -> dict:
 
 
 def _simulate(
-    family: str, blocks: Blocks, key: Any, theta: Theta, x: dict | None, data: dict
+    family: Family, blocks: Blocks, key: Any, theta: Theta, x: dict | None, data: dict
 ) -> dict:
     """New responses; x None: with new random effects, too."""
     key_x, key_y = jax.random.split(key)
@@ -139,57 +128,79 @@ def _simulate(
         pairs = zip(blocks, keys, strict=True)
         x = {name: draw_effects(k, sd[name], cor[name], levels) for (name, levels), k in pairs}
     eta = linear_predictor(blocks, theta, x, data)
-    y = jnp.where(data["mask"], draw(key_y, family, theta, eta, data), data["y"])
+    drawn = family.draw(key_y, own_parameters(family, theta, data), eta, data)
+    y = jnp.where(data["mask"], drawn, data["y"])
     return data | responses(family, y, data)
 
 
-def responses(family: str, y: Array, data: dict) -> dict[str, Array]:
+def responses(family: Family, y: Array, data: dict) -> dict[str, Array]:
     """The parts of the data that are other with other responses."""
-    log_factorial = jax.scipy.special.gammaln
-    if family == "gaussian":
-        return {"y": y}
-    if family in BINOMIAL:
-        size = data["size"]
-        left = log_factorial(size + 1) - log_factorial(size - y + 1)
-        return {"y": y, "constant": left - log_factorial(y + 1)}
-    return {"y": y, "constant": -log_factorial(y + 1)}
+    safe = jnp.where(data["mask"], y, 0.0 if family.has_zero else 1.0)
+    return {"y": y} | family.constants(safe, data.get("size"), JAX)
 
 
-def _constrain(theta: Theta) -> Theta:
+def _constrain(family: Family, theta: Theta) -> Theta:
     """Standard deviations and correlations from what the optimiser sees."""
     out = dict(theta, sd=jax.tree.map(jnp.exp, theta["sd"]), cor={})
     for name, z in theta["cor"].items():
         root = root_of_numbers(z, theta["sd"][name].shape[0])
         out["cor"][name] = correlations(root, z)
-    return out | {name: jnp.exp(theta[name]) for name in DISPERSION if name in theta}
+    own = {n: kind.constrain(theta[n]) for n, kind in family.own.items() if n in theta}
+    return out | own
 
 
-def _unconstrain(theta: Theta) -> Theta:
+def _unconstrain(family: Family, theta: Theta) -> Theta:
     out = dict(theta, sd=jax.tree.map(jnp.log, theta["sd"]), cor={})
     for name, cor in theta["cor"].items():
         root = root_of_correlations(cor, theta["sd"][name].shape[0])
         out["cor"][name] = numbers(root, cor)
-    return out | {name: jnp.log(theta[name]) for name in DISPERSION if name in theta}
+    own = {n: kind.unconstrain(theta[n]) for n, kind in family.own.items() if n in theta}
+    return out | own
 
 
-def mixed(formula: str, data: Any, *, family: str = "gaussian") -> Model:
+def mixed(
+    formula: str,
+    data: Any,
+    *,
+    family: Any = "gaussian",
+    dispersion: str | None = None,
+    zero: str | None = None,
+    weights: str | None = None,
+) -> Model:
     """A mixed model from a formula; see `jalax.mixed`, which also fits it.
 
-    `formula`, `data` and `family` are as there.
+    The arguments are as there: formula, data, family, dispersion, zero and weights.
 
     >>> from jalax import datasets, models
     >>> model = models.mixed("yield_ ~ 1 + (1|batch)", datasets.dyestuff().to_frame())
     >>> model.num_groups, sorted(model.theta)
     (6, ['beta', 'cor', 'sd', 'sigma'])
     """
-    model, _ = build(formula, data, family)
+    model, _ = build(formula, data, family, Asked(dispersion, zero, weights))
     return model
 
 
-def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
-    if family not in FAMILIES:
-        raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}.")
-    design = parse(formula, data)
+def rebuilt(mixed: MixedDesign) -> Model:
+    """The model of a fit, made again."""
+    design = mixed.design
+    model, _ = build(design.formula, design.frame, unwrapped(mixed.family), design.asked)
+    return model
+
+
+def unwrapped(family: Family) -> Family:
+    """The family that was asked for."""
+    return family.family if isinstance(family, WithZeros) else family
+
+
+def build(
+    formula: str, data: Any, family: Any, asked: Asked = NOTHING
+) -> tuple[Model, MixedDesign]:
+    family = find(family)
+    design = parse(formula, data, asked, isinstance(family, Ordinal))
+    if asked.zero is not None:
+        family = WithZeros(family)
+    if asked.dispersion is not None and family.dispersion is None:
+        raise ValueError(f"{family!r} has no parameter that a formula for dispersion is about.")
     rows = _rows(design, family)
     outer = outer_factor(design.blocks)
     groups, index = (1, np.zeros(design.y.size, int)) if outer is None else _groups(design, outer)
@@ -201,26 +212,31 @@ def build(formula: str, data: Any, family: str) -> tuple[Model, MixedDesign]:
         levels[block.name] = known if outer is not None else known[0]
     names = tuple((block.name, latent[block.name].shape[0]) for block in design.blocks)
     log_joint = functools.partial(_log_joint, family, names)
-    theta = _first_theta(design, family)
+    theta, constrain = first_theta(design, family), functools.partial(_constrain, family)
     if outer is None:
         arrays = _checks.to_jax(rows)
         structure = _structure(latent, rows["level"])
         model = Model(
-            log_joint, latent, arrays, theta=theta, constrain=_constrain, structure=structure
+            log_joint, latent, arrays, theta=theta, constrain=constrain, structure=structure
         )
     else:
         arrays = _checks.to_jax(jax.tree.map(lambda leaf: by_group(leaf, index, groups), rows))
-        model = GroupedModel(log_joint, latent, arrays, theta=theta, constrain=_constrain)
+        model = GroupedModel(log_joint, latent, arrays, theta=theta, constrain=constrain)
     model.outside = Outside(
-        unconstrain=_unconstrain,
-        labels=_labels(design, family),
+        unconstrain=functools.partial(_unconstrain, family),
+        labels=_labels(design, family, theta),
         groups=None if outer is None else _group_labels(design, outer),
         observed=("y", "size"),
-        simulate=functools.partial(_simulate, family, names),
+        simulate=None if _is_censored(design) else functools.partial(_simulate, family, names),
         switch=WHITE,
         white=random_effects,
     )
     return model, MixedDesign(design, family, outer, levels)
+
+
+def _is_censored(design: Design) -> bool:
+    """When the others would have been is not known, so that such data cannot be simulated."""
+    return design.response.event is not None and not design.response.event.all()
 
 
 def _structure(latent: dict[str, Any], level: dict[str, np.ndarray]) -> Any:
@@ -237,42 +253,26 @@ def _structure(latent: dict[str, Any], level: dict[str, np.ndarray]) -> Any:
     return meeting(np.concatenate(positions, axis=1))
 
 
-def _rows(design: Design, family: str) -> dict[str, Any]:
-    y, size = design.y, design.size
-    rows: dict[str, Any] = {"X": design.X, "offset": design.offset, "Z": {}, "level": {}}
-    rows["mask"] = np.ones(y.shape, bool)
-    _check_response(design, family)
-    if family == "gaussian":
-        return rows | {"y": y}
-    if family in ("binomial", "bernoulli"):
-        size = np.ones_like(y) if size is None else size
-        constant = gammaln(size + 1) - gammaln(y + 1) - gammaln(size - y + 1)
-        return rows | {"y": y, "size": size, "constant": constant}
-    return rows | {"y": y, "constant": -gammaln(y + 1)}
-
-
-def _check_response(design: Design, family: str) -> None:
-    y, size, name = design.y, design.size, design.response
-    if size is not None and family != "binomial":
-        raise ValueError(f"{name} is a count out of trials: use family='binomial', not {family!r}.")
-    if family == "gaussian":
-        if np.ptp(y) == 0:
-            raise ValueError(f"the response {name!r} is {y[0]:g} in every row: nothing varies.")
-        return
-    if family in ("binomial", "bernoulli") and size is None:
-        if not np.isin(y, (0, 1)).all():
-            wrong = y[~np.isin(y, (0, 1))][0]
-            raise ValueError(
-                f"family={family!r} needs a response of 0 and 1, or p(successes, trials); "
-                f"{name!r} has {wrong:g}."
-            )
-        return
-    wrong = (y < 0) | (y != np.floor(y))
-    if wrong.any():
+def _rows(design: Design, family: Family) -> dict[str, Any]:
+    y, size, event = design.y, design.size, design.response.event
+    family.check(design.response.name, y, size)
+    if event is not None and not hasattr(family, "survival"):
         raise ValueError(
-            f"family={family!r} needs counts, whole numbers from 0 upwards; {name!r} has "
-            f"{y[wrong][0]:g}. For measurements use family='gaussian'."
+            f"{design.response.name} has censored times, which family={family.name!r} cannot have: "
+            "use 'weibull', 'exponential' or 'lognormaltime'."
         )
+    rows: dict[str, Any] = {"X": design.X, "offset": design.offset, "Z": {}, "level": {}, "y": y}
+    rows["mask"] = np.ones(y.shape, bool)
+    if hasattr(family, "survival"):
+        rows["event"] = np.ones_like(y) if event is None else event
+    for what, side in (("dispersion", design.dispersion), ("zero", design.zero)):
+        if side is not None:
+            rows[f"X of {what}"] = side.X
+    if design.weights is not None:
+        rows["weight"] = design.weights
+    if size is not None:
+        rows["size"] = size
+    return rows | family.constants(y, size, HOST)
 
 
 def outer_factor(blocks: tuple[Block, ...]) -> str | None:
@@ -311,54 +311,21 @@ def _local_levels(block: Block, group: np.ndarray, groups: int) -> tuple[np.ndar
     return local[block.index], known
 
 
-def _labels(design: Design, family: str) -> tuple[str, ...]:
-    """In the order of theta: beta, cor, sd, and shape or sigma."""
+def _labels(design: Design, family: Family, theta: Theta) -> tuple[str, ...]:
+    """A name for each number of theta, whose parts are in the order of the alphabet."""
     blocks = sorted(design.blocks, key=lambda block: block.name)
-    names = list(design.fixed)
-    for block in blocks:
-        pairs = [(i, j) for i in range(len(block.effects)) for j in range(i)]
-        names += [f"cor {block.effects[j]}, {block.effects[i]} | {block.name}" for i, j in pairs]
-    for block in blocks:
-        names += [f"sd {effect} | {block.name}" for effect in block.effects]
-    # sigma and shape come after sd, by the alphabet
-    last = {"gaussian": ["sigma"], "negativebinomial": ["shape"]}
-    return tuple(names + last.get(family, []))
-
-
-def _first_theta(design: Design, family: str) -> Theta:
-    """A generalised linear model without random effects, and deviations on its scale."""
-    beta, spread = _glm(design, family)
-    count = sum(len(block.effects) for block in design.blocks)
-    sd, cor = {}, {}
-    for block in design.blocks:
-        scale = np.sqrt((block.matrix**2).mean(axis=0)) + 1e-30
-        sd[block.name] = spread / np.sqrt(2 * count) / scale
-        cor[block.name] = np.zeros(len(block.effects) * (len(block.effects) - 1) // 2)
-    theta = {"beta": beta, "sd": sd, "cor": cor}
-    if family == "gaussian":
-        theta["sigma"] = spread / np.sqrt(2)
-    if family == "negativebinomial":
-        theta["shape"] = np.ones(())
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), theta)
-
-
-def _glm(design: Design, family: str) -> tuple[np.ndarray, float]:
-    """beta by iterated least squares, and a spread on the scale of eta."""
-    X, y, offset = design.X, design.y, design.offset
-    if family == "gaussian":
-        beta = np.linalg.lstsq(X, y - offset, rcond=None)[0]
-        spread = float(np.std(y - offset - X @ beta))
-        return beta, max(spread, 1e-8 * (1.0 + float(np.abs(y).max())))
-    size = np.ones_like(y) if design.size is None else design.size
-    beta = np.zeros(X.shape[1])
-    ridge = 1e-4 * (X**2).sum(axis=0) / y.size + 1e-12  # separable data would send beta away
-    for _ in range(25):
-        eta = np.clip(X @ beta + offset, -15, 15)
-        if family in ("binomial", "bernoulli"):
-            mean = size / (1 + np.exp(-eta))
-            weight = mean * (1 - mean / size)
-        else:
-            mean = weight = np.exp(eta)
-        score = X.T @ (y - mean) - ridge * beta
-        beta = beta + np.linalg.solve((X.T * weight) @ X + np.diag(ridge), score)
-    return beta, 1.0
+    pairs = [
+        f"cor {block.effects[j]}, {block.effects[i]} | {block.name}"
+        for block in blocks
+        for i in range(len(block.effects))
+        for j in range(i)
+    ]
+    deviations = [f"sd {effect} | {block.name}" for block in blocks for effect in block.effects]
+    known = {"beta": list(design.fixed), "cor": pairs, "sd": deviations}
+    for what, side in (("dispersion", design.dispersion), ("zero", design.zero)):
+        if side is not None:
+            known[what] = [f"{what} {name}" for name in side.names]
+    if design.response.categories is not None:
+        labels = design.response.categories
+        known["thresholds"] = [f"{a}|{b}" for a, b in itertools.pairwise(labels)]
+    return tuple(name for part in sorted(theta) for name in known.get(part, [part]))

@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._formula import Block, Design, as_frame, bar_terms, check_finite, matrices, without_bars
+from ._design import Design, Side
+from ._formula import (
+    Block,
+    as_frame,
+    bar_terms,
+    check_finite,
+    matrices,
+    split,
+    without_bars,
+)
 
 
 class Fixed(NamedTuple):
@@ -53,10 +62,22 @@ def read(data: Any) -> Any:
 
 def fixed_rows(design: Design, frame: Any) -> Fixed:
     """X and the offset of new rows."""
-    common = matrices(without_bars(design.formula), design.frame).common
+    return _rows_of(without_bars(design.formula), design, frame, design.response.categories)
+
+
+def side_rows(side: Side, design: Design, frame: Any) -> np.ndarray:
+    """The matrix of new rows of a formula beside that of the mean."""
+    return _rows_of(split(side.formula)[1], design, frame).X
+
+
+def _rows_of(formula: str, design: Design, frame: Any, categories: Any = None) -> Fixed:
+    """With categories, whose thresholds are the intercepts, there is no other one."""
+    common = matrices(formula, design.frame).common
     rows = len(frame)
     columns, offset = [np.zeros((rows, 0))], np.zeros(rows)
     for name, term in ({} if common is None else common.terms).items():
+        if categories is not None and name == "Intercept":
+            continue
         _check_columns(frame, term.var_names)
         _check_levels(term, frame)
         values = _evaluated(name, term, frame)

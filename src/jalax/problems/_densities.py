@@ -11,9 +11,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jalax.families._softplus import softplus
 from jalax.models._gaussian import LOG_2PI
 from jalax.models._rows import sum_over_rows
-from jalax.models._softplus import softplus
 
 Theta = dict[str, Array]
 

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jalax._model.model import Model
+from jalax.families._softplus import softplus
 from jalax.models._checks import to_jax
-from jalax.models._softplus import softplus
 
 from . import _data
 from ._densities import normal

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from jalax._model.groups import group_by
 from jalax._model.model import GroupedModel
+from jalax.families._softplus import softplus
 from jalax.models._checks import to_jax
-from jalax.models._softplus import softplus
 
 from . import _data
 from ._densities import standard_normal

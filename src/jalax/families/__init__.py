@@ -1,0 +1,30 @@
+"""Distributions of responses and their links, for `jalax.mixed`."""
+
+from ._catalogue import find as find
+from ._continuous import Beta as Beta
+from ._continuous import Gamma as Gamma
+from ._continuous import Gaussian as Gaussian
+from ._continuous import InverseGaussian as InverseGaussian
+from ._continuous import LogNormal as LogNormal
+from ._continuous import StudentT as StudentT
+from ._counts import GeneralizedPoisson as GeneralizedPoisson
+from ._counts import NegativeBinomial as NegativeBinomial
+from ._counts import NegativeBinomial1 as NegativeBinomial1
+from ._counts import Poisson as Poisson
+from ._family import Family as Family
+from ._links import Cauchit as Cauchit
+from ._links import CLogLog as CLogLog
+from ._links import Identity as Identity
+from ._links import Link as Link
+from ._links import Log as Log
+from ._links import Logit as Logit
+from ._links import Probit as Probit
+from ._links import Sqrt as Sqrt
+from ._ordinal import Ordinal as Ordinal
+from ._survival import Exponential as Exponential
+from ._survival import LogNormalTime as LogNormalTime
+from ._survival import Weibull as Weibull
+from ._trials import Bernoulli as Bernoulli
+from ._trials import BetaBinomial as BetaBinomial
+from ._trials import Binomial as Binomial
+from ._zeros import Truncated as Truncated

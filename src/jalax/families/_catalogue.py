@@ -1,0 +1,120 @@
+"""Families by name, with the names that users of R know."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ._continuous import Beta, Gamma, Gaussian, InverseGaussian, LogNormal, StudentT
+from ._counts import GeneralizedPoisson, NegativeBinomial, NegativeBinomial1, Poisson
+from ._family import Family
+from ._links import LINKS
+from ._ordinal import Ordinal
+from ._survival import Exponential, LogNormalTime, Weibull
+from ._trials import Bernoulli, BetaBinomial, Binomial
+from ._zeros import Truncated
+
+NAMES: dict[str, Family] = {
+    "gaussian": Gaussian(),
+    "student": StudentT(),
+    "lognormal": LogNormal(),
+    "gamma": Gamma(),
+    "inversegaussian": InverseGaussian(),
+    "beta": Beta(),
+    "binomial": Binomial(),
+    "bernoulli": Bernoulli(),
+    "betabinomial": BetaBinomial(),
+    "poisson": Poisson(),
+    "negativebinomial": NegativeBinomial(),
+    "negativebinomial1": NegativeBinomial1(),
+    "generalizedpoisson": GeneralizedPoisson(),
+    "truncated poisson": Truncated(Poisson()),
+    "truncated negativebinomial": Truncated(NegativeBinomial()),
+    "ordinal": Ordinal(),
+    "exponential": Exponential(),
+    "weibull": Weibull(),
+    "lognormaltime": LogNormalTime(),
+}
+# What glmmTMB, lme4, ordinal, brms, statsmodels and Bambi call these.
+OTHERS = {
+    "normal": "gaussian",
+    "t": "student",
+    "studentt": "student",
+    "t_family": "student",
+    "inverse.gaussian": "inversegaussian",
+    "inverse_gaussian": "inversegaussian",
+    "wald": "inversegaussian",
+    "beta_family": "beta",
+    "beta_binomial": "betabinomial",
+    "nbinom2": "negativebinomial",
+    "negbinomial": "negativebinomial",
+    "negative_binomial": "negativebinomial",
+    "nbinom": "negativebinomial",
+    "negbin": "negativebinomial",
+    "nbinom1": "negativebinomial1",
+    "genpois": "generalizedpoisson",
+    "truncated_poisson": "truncated poisson",
+    "truncated_nbinom2": "truncated negativebinomial",
+    "cumulative": "ordinal",
+    "clmm": "ordinal",
+}
+# What they have and jalax has not, and what to do.
+ABSENT = {
+    "quasipoisson": "a quasi-likelihood is no likelihood; use 'negativebinomial1', whose variance "
+    "is a multiple of the mean, too",
+    "quasibinomial": "a quasi-likelihood is no likelihood; use 'betabinomial'",
+    "compois": "use 'generalizedpoisson' or 'negativebinomial1'",
+    "tweedie": "use 'gamma' with zero='~ 1' for amounts with zeros",
+    "ordbeta": "use 'beta' with zero='~ 1', or 'ordinal'",
+    "multinomial": "fit one 'binomial' for each category against the first",
+    "categorical": "fit one 'binomial' for each category against the first",
+    "zero_inflated_poisson": "use 'poisson' with zero='~ 1'",
+    "zero_inflated_negbinomial": "use 'negativebinomial' with zero='~ 1'",
+    "hurdle_poisson": "use 'truncated poisson' with zero='~ 1'",
+    "ziGamma": "use 'gamma' with zero='~ 1'",
+    "zigamma": "use 'gamma' with zero='~ 1'",
+}
+
+
+def find(family: Any) -> Family:
+    """The family of that name, in any case and with the names of R's packages; or itself.
+
+    >>> from jalax import families
+    >>> families.find("nbinom2")
+    NegativeBinomial(link=Log())
+    """
+    if isinstance(family, Family):
+        return family
+    if isinstance(family, type) and issubclass(family, Family):
+        raise TypeError(f"family must be an object: {family.__name__}(), not {family.__name__}.")
+    if not isinstance(family, str):
+        raise TypeError(
+            "family must be a name such as 'poisson', or an object such as "
+            f"jalax.families.Poisson(), got {family!r}."
+        )
+    name = family.lower().replace("-", "_").strip()
+    name = OTHERS.get(name, name)
+    if name in NAMES:
+        return NAMES[name]
+    if name in ABSENT:
+        raise ValueError(f"there is no family {family!r}: {ABSENT[name]}.")
+    raise ValueError(f"family must be one of {', '.join(NAMES)}, got {family!r}.")
+
+
+# --- in a file -----------------------------------------------------------------------------------
+
+
+def written(family: Family) -> dict[str, Any]:
+    """A family in plain numbers and texts."""
+    if isinstance(family, Truncated):
+        return {"name": "truncated", "family": written(family.family)}
+    fields = {field.name: getattr(family, field.name) for field in dataclasses.fields(family)}
+    return {"name": family.name} | fields | {"link": family.link.name}
+
+
+def read(plain: dict[str, Any]) -> Family:
+    """The inverse of `written`."""
+    if plain["name"] == "truncated":
+        return Truncated(read(plain["family"]))
+    known = {name: value for name, value in plain.items() if name not in ("name", "link")}
+    return dataclasses.replace(NAMES[plain["name"]], link=LINKS[plain["link"]], **known)
