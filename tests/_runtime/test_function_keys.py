@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 
 import jax
@@ -435,3 +436,15 @@ def test_other_functions_are_counted_apart():
         exec(f"def log_joint(theta, x, data):\n    return {value}.0", names)
         assert isinstance(names["log_joint"], types.FunctionType)
         function_keys.traced_once(Static(names["log_joint"]), None)
+
+
+def test_objects_without_fields_are_told_apart_by_their_type():
+    """A checkpoint of a probit model is not one of a logit model."""
+    from jalax import families
+
+    links = families.Logit(), families.Probit()
+    marks = [
+        Static(functools.partial(operator.add, families.Binomial(link=link))).fingerprint()
+        for link in (*links, links[0])
+    ]
+    assert marks[0] == marks[2] != marks[1]
