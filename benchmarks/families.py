@@ -181,7 +181,8 @@ CALLS = [
     ),
     Call(CLMM.format(""), "wine", WINE, {"family": "clmm"}),
     Call(CLMM.format('link = "probit", '), "wine", WINE, {"family": families.Ordinal("probit")}),
-    Call(CLMM.format('link = "cloglog", '), "wine", WINE, {"family": families.Ordinal("cloglog")}),
+    # What clmm calls "loglog" is the "cloglog" of clm, and of jalax.
+    Call(CLMM.format('link = "loglog", '), "wine", WINE, {"family": families.Ordinal("cloglog")}),
 ]
 
 
@@ -217,12 +218,12 @@ def row_of(call: Call, r: list[float], data: pd.DataFrame) -> dict[str, Any]:
     errors = np.sqrt(np.diagonal(fit.vcov()))[:size]
     off = np.abs(np.asarray(fit.theta["beta"], float) - theirs) / errors
     return {
-        "R": call.r,
+        "R": f"`{call.r}`".replace("|", "\\|"),
         "R, s": first,
         "again": second,
         "jalax, s": times[0],
         "again, s": times[1],
-        "log p": fit.evidence.value,
+        "log p": f"{fit.evidence.value:.3f}",
         "+-": fit.evidence.error,
         "R - jalax": log_p - fit.evidence.value,
         "beta off": float(np.max(off)),
