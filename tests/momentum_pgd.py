@@ -26,7 +26,7 @@ class Memory(NamedTuple):
     point: extend.Point  # log p, grad_x and the mean grad_theta at (theta_k, X_k)
 
 
-@jax.tree_util.register_dataclass
+@extend.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MomentumPGD(extend.Algorithm):
     """Kinetic particle gradient descent.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 
 import jalax
 
 
-@jax.tree_util.register_dataclass
+@jalax.extend.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TooLong:
     """In the place of `jalax.options.PilotStep`: this step size, whatever it does."""

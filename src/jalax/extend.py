@@ -39,6 +39,7 @@ from jalax._runtime.arguments import check_fraction as check_fraction
 from jalax._runtime.arguments import check_key as check_key
 from jalax._runtime.arguments import check_number as check_number
 from jalax._runtime.arguments import check_positive as check_positive
+from jalax._runtime.nodes import register_dataclass as register_dataclass
 from jalax._runtime.options import Optax as Optax
 from jalax._runtime.options import Schedule as Schedule
 from jalax._runtime.options import as_optimizer as as_optimizer

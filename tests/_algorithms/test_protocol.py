@@ -27,7 +27,7 @@ MEMBERS = [name for name in vars(Algorithm) if not name.startswith("__")]
 REWRAP = {"canonical", "filled"}  # these return an algorithm
 
 
-@jax.tree_util.register_dataclass
+@jalax.extend.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Wrapped(Algorithm):
     inner: Any

@@ -29,6 +29,7 @@ from jalax._particles.langevin import Dense, InverseHessian, Preconditioner
 from jalax._particles.resampling import Weighted, is_low, resample_low
 from jalax._particles.trees import Tree
 from jalax._reference import curvature
+from jalax._runtime.nodes import register_dataclass
 from jalax._runtime.options import descend, value_at
 
 
@@ -88,7 +89,7 @@ class Local(NamedTuple):
     expansion: information.Expansion | None
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JALAEM(JALAEMOptions):
     r"""Jarzynski-adjusted Langevin EM (paper, Algorithm 1), with the evidence as a by-product.

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
@@ -35,13 +34,14 @@ from jalax._particles.resampling import check_scheme, systematic
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
 from jalax._runtime.compilation import Jit
+from jalax._runtime.nodes import register_dataclass
 from jalax._runtime.options import Optax, check_optimizer, require_positive
 
 AnyOptions = TypeVar("AnyOptions", bound="JALAEMOptions")
 TOLERANCE = 0.05  # of a standard error: how well theta is known when the fit ends
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Shift:
     """The particles move with theta, by the shift of the posterior's mean (times `fraction`).
@@ -52,7 +52,7 @@ class Shift:
     fraction: float = dataclasses.field(default=1.0, metadata={"static": True})
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JALAEMOptions(Algorithm):
     """The fields of `JALAEM`, which documents them."""

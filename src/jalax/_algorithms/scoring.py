@@ -31,6 +31,7 @@ from jalax._reference import group_points, leg, legs, points
 from jalax._reference.compressed import checked_plan
 from jalax._reference.group_points import Pass, Sums
 from jalax._reference.mode_search import DENSE_UP_TO
+from jalax._runtime.nodes import register_dataclass
 
 APPROACHING, CLIMBING, MEASURING, DONE = range(4)
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
@@ -83,7 +84,7 @@ class ScoringInfo(NamedTuple):
     phase: Int[Array, ""]
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scoring(Algorithm):
     r"""Newton's method on the marginal likelihood, by quasi-random points at each group's mode.

@@ -16,6 +16,7 @@ from jalax._model.model import Model
 from jalax._model.types import Cloud, Info, State
 from jalax._particles import langevin, trees
 from jalax._particles.trees import Tree
+from jalax._runtime.nodes import register_dataclass
 from jalax._runtime.options import Schedule, require_positive, value_at
 
 
@@ -23,7 +24,7 @@ class Memory(NamedTuple):
     point: Point
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SFLA(Algorithm):
     r"""Slow-fast Langevin algorithm (paper, appendix A): theta slow, the latent fast.

@@ -17,6 +17,7 @@ from jalax._model.model import Model
 from jalax._model.types import Cloud, Info, State
 from jalax._particles import langevin
 from jalax._particles.trees import Tree
+from jalax._runtime.nodes import register_dataclass
 from jalax._runtime.options import Optax, Schedule, descend, require_positive, value_at
 
 
@@ -24,7 +25,7 @@ class Memory(NamedTuple):
     optimizer: Tree
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SOUL(Algorithm):
     r"""Stochastic optimisation via unadjusted Langevin: one long chain instead of a cloud.

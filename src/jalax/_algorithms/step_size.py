@@ -16,9 +16,10 @@ from jalax._particles.langevin import UNADJUSTED, Kernel, Preconditioner
 from jalax._particles.trees import Tree
 from jalax._reference import curvature
 from jalax._runtime import arguments
+from jalax._runtime.nodes import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PilotStep:
     """The largest h at which one move at a fixed theta keeps the weights alive.
@@ -66,7 +67,7 @@ class PilotStep:
         return kernel.tuned(h)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PowerIteration:
     r"""The paper's bound, h = fraction / L: L the largest eigenvalue of $P \nabla^2_x U$.

@@ -19,6 +19,7 @@ from jalax._model.model import Model
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
+from jalax._runtime.nodes import register_dataclass
 
 MOVING, AVERAGING, DONE = 0, 1, 2
 PHASES = ("moving", "averaging", "done")
@@ -31,7 +32,7 @@ SHORT = 0.1  # of a standard error: not worth going for (towards a boundary, say
 CALM_STEPS = 5  # in a row, after which the average begins
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObservedInformation:
     r"""In the place of an optax optimiser: $\theta \leftarrow \theta + I^{-1} g$, no learning rate.
@@ -137,7 +138,7 @@ def _largest(matrix: Float[Array, "P P"]) -> Float[Array, ""]:
     return jnp.maximum(jnp.linalg.eigvalsh(matrix)[-1], 0.0)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limiter:
     """Shortens a change of theta until the particles can follow it.
@@ -212,7 +213,7 @@ class Phase(NamedTuple):
     overshot: Int[Array, ""]  # long steps that cancelled each other
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Averaging:
     """Full steps while theta is moving, then decreasing ones and an average, then done.
@@ -297,7 +298,7 @@ class Averaging:
         return Phase(switched, drift, calm, moved, count, mean, error, overshot)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FollowPath:
     """In the place of an optimiser: theta_{k+1} is read off, whatever the gradient."""

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jalax._particles import weight_math
+from jalax._runtime.nodes import register_dataclass
 
 TRIALS = 16
 
@@ -25,7 +26,7 @@ class Softened(NamedTuple):
     exponent: Float[Array, " G"]  # lambda of e^(lambda A); 1: nothing was changed
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ExactWeights:
     """The weights as they are.
@@ -57,7 +58,7 @@ class ExactWeights:
         return Softened(log_weights, jnp.ones_like(log_weights[:, 0]))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TemperedWeights:
     r"""$e^{\lambda A}$ with the largest $\lambda \le 1$ that keeps ESS at `ess` N, by group.
@@ -115,7 +116,7 @@ class TemperedWeights:
         return Softened(jnp.where(alive, exponent[:, None] * log_weights, -jnp.inf), exponent)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ClippedWeights:
     r"""Truncated importance weights, $\min(w, \bar w \sqrt N)$ (Ionides, 2008), by group."""

@@ -34,6 +34,7 @@ from jalax._runtime.compilation import (
     fold_in,
     jit,
 )
+from jalax._runtime.nodes import register_dataclass
 from jalax._runtime.processes import to_host
 
 LEAST_ESS = 0.02  # as a share of the draws, in the worst group
@@ -277,7 +278,7 @@ def _prepare(key, reference, model: Model, theta: Tree) -> Prepared:
 prepare = Program(_prepare, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Sums:
     """log sum w, log sum w^2 and ESS of each group, and k-hat, over all draws of a round."""

@@ -33,6 +33,7 @@ from jaxtyping import Array, Float, Key
 
 from jalax._particles import trees
 from jalax._particles.trees import Tree
+from jalax._runtime.nodes import register_dataclass
 
 
 class Diagonal(NamedTuple):
@@ -51,7 +52,7 @@ class Dense(NamedTuple):
 Preconditioner = Diagonal | Dense | None
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Unadjusted:
     """The paper's Langevin move, with noise of variance 2h P: exact weights at every h."""
@@ -72,7 +73,7 @@ class Unadjusted:
         """A sentence for a number that is no step size of this kernel."""
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class GaussianExact:
     """The Langevin move with noise of variance h (2 - h) P, 0 < h < 2: exact weights, too.
@@ -116,7 +117,7 @@ def check_kernel(name: str, kernel: Any) -> None:
         )
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class InverseHessian:
     """As `preconditioner=`: the inverse Hessian of -log p at the particles' mean, by group.

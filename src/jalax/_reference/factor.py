@@ -26,13 +26,14 @@ from jalax._particles.trees import Tree
 from jalax._reference.compressed import Parts, compressed_hessian, parts
 from jalax._reference.plan import Plan
 from jalax._runtime.compilation import LEVEL_2_OLD_EMITTERS, jit
+from jalax._runtime.nodes import register_dataclass
 from jalax._runtime.processes import to_host, to_host_in_double
 
 INVERTED_UP_TO = 1024  # numbers of a border; an inverse of more takes longer than its solves
 FIRST_RIDGE, LAST_RIDGE = 1e-3, 1e6  # of the diagonal; grows eightfold
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Band:
     """L_R of a block-tridiagonal R, as what its solves take."""
@@ -59,7 +60,7 @@ class Band:
         return v.reshape(*self.diagonal.shape, v.shape[1])
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Line:
     """L_R of a diagonal R."""
@@ -75,7 +76,7 @@ class Line:
         return self.root
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Factor:
     """L of one Hessian, for arrays (..., d) in the order of the ravelled latent.

@@ -19,11 +19,12 @@ from jaxtyping import Array, Bool, Int
 
 from jalax._model.structure import Pattern
 from jalax._reference.split import Split, rounded, split
+from jalax._runtime.nodes import register_dataclass
 
 MOST_NEIGHBOURS = 20_000_000  # pairs of latents that a row meets; beyond, colours go by position
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """Only its sizes are static: n latents in K blocks of b rows, and m in the border.

@@ -26,6 +26,7 @@ from jalax._particles.trees import Tree
 from jalax._reference.mode_search import Mode, find_mode, symmetric
 from jalax._runtime import arguments, normals
 from jalax._runtime.function_keys import Static
+from jalax._runtime.nodes import register_dataclass
 
 
 @runtime_checkable
@@ -43,7 +44,7 @@ class Reference(Protocol):
     def prepare(self, key, model: Model, theta: Tree) -> Prepared: ...
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class AtMode:
     """A Student-t (or, with infinite degrees of freedom, a Gaussian) on the Laplace mode.
@@ -77,7 +78,7 @@ def _freedom(given: float | None, mode: Mode) -> float:
     return max(5.0, float(mode.x.shape[1])) if given is None else float(given)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PreparedAtMode:
     mode: Mode
@@ -138,7 +139,7 @@ def unravel(model: Model, vectors: Float[Array, "G N D"]) -> Tree:
     return trees.unravel_particles(vectors, like)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Proposal:
     """A density of the user's, such as the prior: a sampler and its normalised log-density.
@@ -224,7 +225,7 @@ def _with_density(fn: Callable, model: Model) -> Model:
     return other
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Modes:
     """An equal mixture of Student-t's on the modes found from several start points.

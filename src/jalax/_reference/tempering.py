@@ -29,9 +29,10 @@ from jalax._particles.resampling import Weighted, resample_low, systematic
 from jalax._particles.trees import Tree
 from jalax._reference.references import Prepared
 from jalax._runtime import arguments
+from jalax._runtime.nodes import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MALA:
     """Metropolis-adjusted Langevin moves, `num_moves` of them at each temperature.
@@ -45,7 +46,7 @@ class MALA:
     adjusted = True
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JALA:
     """Langevin moves, one from each temperature to the next, corrected by weights.

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jalax._model.model import Model
 from jalax._model.types import Cloud
 from jalax._particles.trees import Tree
+from jalax._runtime.nodes import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Example:
     """Start from copies of the model's example latent, for an algorithm that finds its own points.

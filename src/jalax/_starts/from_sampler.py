@@ -15,10 +15,11 @@ from jalax._particles.pareto import pareto_k
 from jalax._particles.trees import Tree
 from jalax._reference.references import check_density, density, draw
 from jalax._runtime import arguments
+from jalax._runtime.nodes import register_dataclass
 from jalax._starts.importance import importance_cloud
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FromSampler:
     """Start from draws of one's own sampler, such as the prior or an exact posterior.

@@ -11,9 +11,10 @@ from jalax._model.model import GroupedModel, Model
 from jalax._model.types import Cloud
 from jalax._particles import trees
 from jalax._particles.trees import Tree
+from jalax._runtime.nodes import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Given:
     """Start from particles of the posterior at theta_0, drawn elsewhere.

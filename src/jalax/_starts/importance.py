@@ -18,6 +18,7 @@ from jalax._particles.resampling import ancestors_of_groups, systematic
 from jalax._particles.trees import Tree
 from jalax._reference.references import AtMode, as_reference, check_freedom, check_reference
 from jalax._runtime import arguments
+from jalax._runtime.nodes import register_dataclass
 
 
 def importance_cloud(
@@ -32,7 +33,7 @@ def importance_cloud(
     return Cloud(particles, log_weights, weight_math.log_mean_exp(log_weights), error, k_hat)
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Importance:
     """Start from draws of a reference, importance-weighted; the evidence is absolute.
@@ -56,7 +57,7 @@ class Importance:
         return importance_cloud(particles, log_weights, pareto_k(log_weights))
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Laplace:
     """Start from a Student-t on the mode of the posterior and its curvature there.

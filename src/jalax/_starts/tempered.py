@@ -15,9 +15,10 @@ from jalax._reference import tempering
 from jalax._reference.references import AtMode, as_reference, check_reference
 from jalax._reference.tempering import MALA
 from jalax._runtime import arguments
+from jalax._runtime.nodes import register_dataclass
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tempered:
     r"""Start from a tempered leg, $q^{1-\beta} p^\beta$ with $\beta$ from 0 to 1.

@@ -16,10 +16,11 @@ from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._reference.references import draw
 from jalax._runtime import arguments
+from jalax._runtime.nodes import register_dataclass
 from jalax._runtime.options import require_positive
 
 
-@jax.tree_util.register_dataclass
+@register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ULA:
     """Start from the ends of N unadjusted Langevin chains (paper, appendix C.4).
