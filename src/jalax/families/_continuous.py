@@ -139,8 +139,26 @@ class StudentT(Family):
         return stdtr(self._df(own), (y - eta) / own["sigma"])
 
 
+class _Amounts(Family):
+    """Positive numbers, of which the logarithm is read."""
+
+    is_discrete = False
+    has_zero = False
+
+    def check(self, name, y, size):
+        no_trials(self, name, size)
+        positive_numbers(self, name, y)
+        varying_numbers(name, y)
+
+    def constants(self, y, size, xp):
+        return {"log_y": xp.log(y)}
+
+    def first(self, y, size):
+        return y
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
-class LogNormal(Family):
+class LogNormal(_Amounts):
     r"""$\log y \sim N(\eta, \sigma^2)$: eta is the mean of the logarithm.
 
     `sigma`, the standard deviation of the logarithm, is its own parameter. The mean of the response
@@ -154,8 +172,6 @@ class LogNormal(Family):
     name: ClassVar = "lognormal"
     links: ClassVar = (Log,)
     dispersion: ClassVar = "sigma"
-    is_discrete: ClassVar = False
-    has_zero: ClassVar = False
 
     link: Link = LOG
 
@@ -163,23 +179,12 @@ class LogNormal(Family):
     def own(self):
         return {"sigma": Positive()}
 
-    def check(self, name, y, size):
-        no_trials(self, name, size)
-        positive_numbers(self, name, y)
-        varying_numbers(name, y)
-
-    def constants(self, y, size, xp):
-        return {"log_y": xp.log(y)}
-
     def log_density(self, own, eta, data):
         sigma, log_y = own["sigma"], data["log_y"]
         return -0.5 * (LOG_2PI + ((log_y - eta) / sigma) ** 2) - jnp.log(sigma) - log_y
 
     def draw(self, key, own, eta, data):
         return jnp.exp(eta + own["sigma"] * jax.random.normal(key, eta.shape, eta.dtype))
-
-    def first(self, y, size):
-        return y
 
     def working(self, mean):
         return mean**2
@@ -200,7 +205,7 @@ class LogNormal(Family):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Gamma(Family):
+class Gamma(_Amounts):
     r"""Positive numbers with mean $\mu = e^\eta$ and variance $\mu^2 / k$; `shape` is k.
 
     >>> from jalax import families
@@ -211,22 +216,12 @@ class Gamma(Family):
     name: ClassVar = "gamma"
     links: ClassVar = (Log,)
     dispersion: ClassVar = "shape"
-    is_discrete: ClassVar = False
-    has_zero: ClassVar = False
 
     link: Link = LOG
 
     @property
     def own(self):
         return {"shape": Positive()}
-
-    def check(self, name, y, size):
-        no_trials(self, name, size)
-        positive_numbers(self, name, y)
-        varying_numbers(name, y)
-
-    def constants(self, y, size, xp):
-        return {"log_y": xp.log(y)}
 
     def log_density(self, own, eta, data):
         k, log_y = own["shape"], data["log_y"]
@@ -238,9 +233,6 @@ class Gamma(Family):
     def draw(self, key, own, eta, data):
         k = jnp.broadcast_to(own["shape"], eta.shape).astype(eta.dtype)
         return jnp.exp(eta) * jax.random.gamma(key, k, dtype=eta.dtype) / k
-
-    def first(self, y, size):
-        return y
 
     def working(self, mean):
         return mean**2
@@ -258,7 +250,7 @@ class Gamma(Family):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class InverseGaussian(Family):
+class InverseGaussian(_Amounts):
     r"""Positive numbers with mean $\mu = e^\eta$ and variance $\mu^3 / \lambda$; `shape` is
     $\lambda$.
 
@@ -270,22 +262,12 @@ class InverseGaussian(Family):
     name: ClassVar = "inversegaussian"
     links: ClassVar = (Log,)
     dispersion: ClassVar = "shape"
-    is_discrete: ClassVar = False
-    has_zero: ClassVar = False
 
     link: Link = LOG
 
     @property
     def own(self):
         return {"shape": Positive()}
-
-    def check(self, name, y, size):
-        no_trials(self, name, size)
-        positive_numbers(self, name, y)
-        varying_numbers(name, y)
-
-    def constants(self, y, size, xp):
-        return {"log_y": xp.log(y)}
 
     def log_density(self, own, eta, data):
         rate, log_y = own["shape"], data["log_y"]
@@ -300,9 +282,6 @@ class InverseGaussian(Family):
         small = mean / (1 + v + jnp.sqrt(v * (v + 2)))
         first = jax.random.uniform(key_side, eta.shape, eta.dtype) <= mean / (mean + small)
         return jnp.where(first, small, mean**2 / small)
-
-    def first(self, y, size):
-        return y
 
     def working(self, mean):
         return mean**3
