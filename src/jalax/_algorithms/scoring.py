@@ -269,7 +269,11 @@ class Scoring(Algorithm):
         if memory.path is None:
             blocks = jnp.where(memory.phase == APPROACHING, 1, group_points.BLOCKS)
             curved = jnp.where(climbing, 1, group_points.CURVATURE_BLOCKS)
-            seen = group_points.look(key, model, theta, here.modes, num, True, blocks, curved)
+            shares = num, True, blocks, curved, ~climbing
+            seen = group_points.look(key, model, theta, here.modes, *shares)
+            if group_points.flows(model, memory.trial):
+                measured = group_points.with_metric(seen, here.complete)
+                seen = trees.select(climbing, seen, measured)
             return [seen], jnp.ones((), jnp.int32), None
         left = self._enough(memory) - memory.sums.number
         number = jnp.where(climbing, 1, jnp.clip(left, 1, legs.LEGS_AT_ONCE))

@@ -15,23 +15,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from jalax._model import batching
 from jalax._model.algorithm import Measurement
 from jalax._model.evaluation import log_joint_of_vectors, over_groups
 from jalax._model.model import Model
-from jalax._particles import trees, weight_math
+from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._reference import points
+from jalax._reference.flow import flow_of, is_worth_it
 from jalax._reference.small_matrices import cholesky, inverse_of_lower
+from jalax._reference.weighed_points import CURVATURE_BLOCKS, weighed, weighed_only, zero_of
 from jalax._runtime.processes import to_host
 
 # For I_c, a smooth function of x, whose points would cost most: so many in all groups together,
 # but in each at least a quarter of them, and where they take long at most a half.
 CURVATURE_POINTS = 32_768
-# In blocks, no smaller than this: one of them will do for a step of a climb.
-CURVATURE_BLOCKS, SMALLEST_BLOCK = 8, 16
 # Blocks of all points, of which one will do far from the maximum, where the points times the data
 # are more than so many numbers.
 BLOCKS, WORTH_BLOCKS = 4, 2**18
@@ -151,6 +151,17 @@ def num_blocks(model: Model, num: int) -> int:
     return BLOCKS if num * trees.size(model.data) > WORTH_BLOCKS else 1
 
 
+def flows(model: Model, theta: Float[Array, " P"]) -> bool:
+    """The passes of a model have a flow, see `flow.py`."""
+    return is_worth_it(trees.size(model.latent), theta.size)
+
+
+def with_metric(seen: Pass, complete: Float[Array, "P P"]) -> Pass:
+    """A pass that was flowing, with I_c from elsewhere and M such that their difference stays."""
+    observed = seen.complete - seen.missing
+    return seen._replace(complete=complete, missing=complete - (observed + observed.T) / 2)
+
+
 class _Place(NamedTuple):
     """A point of one group on the way to its mode."""
 
@@ -169,11 +180,13 @@ def look(
     scores: bool = True,
     blocks: Int[Array, ""] | int = BLOCKS,
     curvature_blocks: Int[Array, ""] | int = CURVATURE_BLOCKS,
+    flowing: Bool[Array, ""] | bool = False,
 ) -> Pass:
     """One pass at theta, from the modes at a theta nearby, with `num` points a group.
 
     Without `scores` those and the information are zero. Of the points so many `blocks` are visited,
-    of those for I_c so many `curvature_blocks`.
+    of those for I_c so many `curvature_blocks`. Where the model has a flow, and it is `flowing`, the
+    score and the information, I_c - M, have far less noise, but I_c is no longer I_c.
     """
     flat, unravel = ravel_pytree(theta)
     law = points.law_for(modes.shape[1])
@@ -197,10 +210,11 @@ def look(
         def of_theta(t, x):
             return density(t, x, data)
 
-        if scores:
-            shares = most, blocks, curvature_blocks
-            return mode, laplace, *_weighed(of_theta, flat, draw, u, *shares)
-        return mode, laplace, *_weighed_only(of_theta, flat, draw, u)
+        if not scores:
+            return mode, laplace, *weighed_only(of_theta, flat, draw, u)
+        along = flow_of(of_theta, flat, mode, root, flowing) if flows(model, flat) else None
+        shares = most, blocks, curvature_blocks
+        return mode, laplace, *weighed(of_theta, flat, draw, u, along, *shares)
 
     each = num * max(4 * flat.size if scores else 1, batching.data_size(model))
     keys = jax.random.split(key, model.num_groups)
@@ -210,135 +224,6 @@ def look(
     score, complete, missing, dead = (jnp.sum(x, axis=0) for x in (score, complete, missing, dead))
     carried = log_weights - log_p[:, None]
     return Pass(mode, x, log_weights, log_p, score, complete, missing, dead, laplace, carried)
-
-
-def _weighed(
-    density: Callable,
-    theta: Float[Array, " P"],
-    draw: Callable,
-    u: Float[Array, "B n D"],
-    curvature_points: int,
-    blocks: Int[Array, ""] | int,
-    curvature_blocks: Int[Array, ""] | int,
-) -> tuple:
-    """x, log-weights, log p, score, I_c, M and the number of dead points of one group.
-
-    `draw` takes points of the unit cube to those of the group, with their log-densities. What is
-    not visited has no weight.
-    """
-
-    def visit(part):
-        x, log_q = draw(part)
-        values, scores = jax.vmap(jax.value_and_grad(density), in_axes=(None, 0))(theta, x)
-        alive = jnp.isfinite(values) & jnp.all(jnp.isfinite(scores), axis=1)
-        log_weights = jnp.where(alive, values - log_q, -jnp.inf)
-        return (x, log_weights), _moments(log_weights, jnp.where(alive[:, None], scores, 0.0))
-
-    def add_block(k, carry):
-        rows, moments = visit(lax.dynamic_index_in_dim(u, k, keepdims=False))
-        every, before = carry
-        every = jax.tree.map(
-            lambda row, new: lax.dynamic_update_index_in_dim(row, new, k, 0), every, rows
-        )
-        return every, _merged(before, moments)
-
-    blocks = jnp.minimum(blocks, len(u))
-    if len(u) == 1:
-        (x, log_weights), moments = visit(u[0])
-    else:
-        zero = _zero_of(u)
-        none = jnp.full(u.shape[:2], -jnp.inf, u.dtype) + zero
-        matrix = jnp.zeros((theta.size,) * 2, u.dtype) + zero
-        first = (jnp.zeros_like(u) + zero, none), _Moments(none[0, 0], matrix[0], matrix)
-        rows, moments = lax.fori_loop(0, blocks, add_block, first)
-        x, log_weights = (row.reshape(-1, *row.shape[2:]) for row in rows)
-    alive, weights = jnp.isfinite(log_weights), weight_math.normalise(log_weights)
-    # A dead point must not be visited again: zero times NaN is NaN.
-    x = jnp.where(alive[:, None], x, x[jnp.argmax(log_weights)])
-    some = slice(curvature_points)
-    complete = _complete(density, theta, x[some], weights[some], curvature_blocks)
-    visited = blocks * u.shape[1]
-    log_p = moments.log_total - jnp.log(jnp.asarray(visited, u.dtype))
-    dead = visited - jnp.sum(alive, dtype=jnp.int32)
-    return x, log_weights, log_p, moments.mean, complete, moments.covariance, dead
-
-
-def _zero_of(x: Array) -> Array:
-    """0, which vmap takes for as batched as x.
-
-    A loop that begins with numbers of all groups, and not with a constant, is traced once less.
-    """
-    return 0 * x.reshape(-1)[0]
-
-
-class _Moments(NamedTuple):
-    """Of the scores of some weighted points."""
-
-    log_total: Float[Array, ""]  # log of the sum of the weights
-    mean: Float[Array, " P"]
-    covariance: Float[Array, "P P"]
-
-
-def _moments(log_weights: Float[Array, " N"], scores: Float[Array, "N P"]) -> _Moments:
-    weights = weight_math.normalise(log_weights)
-    mean = weights @ scores
-    centred = scores - mean
-    covariance = jnp.einsum("n,np,nq->pq", weights, centred, centred, precision="highest")
-    log_total = weight_math.log_mean_exp(log_weights) + float(np.log(log_weights.size))
-    return _Moments(log_total, mean, covariance)
-
-
-def _merged(a: _Moments, b: _Moments) -> _Moments:
-    """Of both together. Nothing is subtracted: a small covariance keeps its digits."""
-    top = jnp.maximum(a.log_total, b.log_total)
-    top = jnp.where(jnp.isneginf(top), 0.0, top)
-    first, second = jnp.exp(a.log_total - top), jnp.exp(b.log_total - top)
-    total = first + second
-    share = second / jnp.where(total > 0, total, 1.0)
-    between = b.mean - a.mean
-    within = a.covariance + share * (b.covariance - a.covariance)
-    covariance = within + share * (1 - share) * jnp.outer(between, between)
-    return _Moments(top + jnp.log(total), a.mean + share * between, covariance)
-
-
-def _complete(
-    density: Callable,
-    theta: Float[Array, " P"],
-    x: Float[Array, "M D"],
-    weights: Float[Array, " M"],
-    blocks: Int[Array, ""] | int,
-) -> Float[Array, "P P"]:
-    """I_c by the first so many blocks of these points."""
-    number = max(1, min(CURVATURE_BLOCKS, x.shape[0] // SMALLEST_BLOCK))
-    # Of mean one: in float32 small ones times the derivatives of a small density would be zero.
-    weights = (weights / jnp.mean(weights)).reshape(number, -1)
-    x = x.reshape(*weights.shape, -1)
-
-    def block(k, carry):
-        def total(t):
-            return jnp.sum(weights[k] * jax.vmap(lambda x: density(t, x))(x[k]))
-
-        matrix, weight = carry
-        return matrix - jax.hessian(total)(theta), weight + jnp.sum(weights[k])
-
-    zero = _zero_of(weights)
-    none = jnp.zeros((theta.size,) * 2, theta.dtype) + zero, zero
-    matrix, weight = lax.fori_loop(0, jnp.minimum(blocks, number), block, none)
-    return matrix / jnp.where(weight > 0, weight, 1.0)
-
-
-def _weighed_only(
-    density: Callable, theta: Float[Array, " P"], draw: Callable, u: Float[Array, "B n D"]
-) -> tuple:
-    """As `_weighed`, with zeros for what only a fit wants to know."""
-    x, log_q = draw(u.reshape(-1, u.shape[2]))
-    values = jax.vmap(lambda x: density(theta, x))(x)
-    alive = jnp.isfinite(values)
-    log_weights = jnp.where(alive, values - log_q, -jnp.inf)
-    log_p = weight_math.log_mean_exp(log_weights)
-    matrix = jnp.zeros((theta.size,) * 2, theta.dtype)
-    dead = jnp.sum(~alive, dtype=jnp.int32)
-    return x, log_weights, log_p, jnp.zeros_like(theta), matrix, matrix, dead
 
 
 def follow_mode(
@@ -370,7 +255,7 @@ def follow_mode(
         return k + 1, place, jnp.where(better, relaxed, 8 * damping + 0.01), small
 
     # The first round goes nowhere and looks at x itself: log p is compiled once, not twice.
-    zero = _zero_of(x)
+    zero = zero_of(x)
     here = _Place(x, zero, jnp.zeros_like(x) + zero, jnp.eye(x.size, dtype=x.dtype) + zero)
     first = jnp.zeros((), jnp.int32), here, zero, zero > 0
     _, place, _, _ = lax.while_loop(lambda c: (c[0] < MODE_STEPS) & ~c[3], body, first)
