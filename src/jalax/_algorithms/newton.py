@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jalax._model.information import WIDE
+from jalax._reference.group_points import Sums
 
 LONGEST = 3.0  # standard errors that theta may move in the first step
 # Along less than this share of the complete-data information: in standard errors of complete data.
@@ -120,8 +121,10 @@ def is_noise(length, taken) -> Bool[Array, ""]:
     return is_near(taken) & (length > taken / 2) & (length < NEAR)
 
 
-def last_step(score, complete, missing) -> Float[Array, " P"]:
-    """To the maximum, along what something is known about."""
+def last_step(sums: Sums) -> Float[Array, " P"]:
+    """To the maximum that all measurements together see, along what something is known about."""
+    number = jnp.maximum(sums.number, 1)
+    score, complete, missing = (x / number for x in (sums.score, sums.complete, sums.missing))
     share, axes, scale = _eigen(complete, missing)
     along = jnp.where(share > MISSING, axes.T @ (scale * score) / share, 0.0)
     return scale * (axes @ along)

@@ -12,7 +12,8 @@ $$E[s] = E[s^J], \qquad I = E[-(\nabla_\theta + J \cdot \nabla_x) s] - \mathrm{C
   s^J = s + \nabla_x \log p \cdot J + \nabla \cdot J,$$
 
 where $s^J$ is nearly a constant, and a covariance with it nearly free of noise: of a Gaussian
-posterior wholly.
+posterior wholly. What is averaged alone, without a covariance, has weights for which all linear and
+quadratic fields keep Stein's identity exactly (`calibrated`).
 """
 
 from __future__ import annotations
@@ -22,23 +23,27 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jalax._particles import trees
 from jalax._reference import points
 
 MOST_NUMBERS = 5_000  # of a flow: beyond, each point would cost more by it than by log p
+ROUNDS = 12  # of conjugate gradients
 
 
 class Flow(NamedTuple):
-    """J of one group. All zeros, it changes nothing."""
+    """J of one group."""
 
     mode: Float[Array, " D"]
+    root: Float[Array, "D D"]  # R, with R R^T = P
     shift: Float[Array, "P D"]  # a
     turn: Float[Array, "P D D"]  # B
+    informs: Bool[Array, ""]  # the information is taken along it, too, and not only the score
 
     def moved(self, x: Float[Array, "N D"], by: Float[Array, " P"]) -> Float[Array, "N D"]:
         """x + J(x) times a change of theta."""
+        by = jnp.where(self.informs, by, 0.0)
         turn = jnp.einsum("p,pde->de", by, self.turn)
         return x + by @ self.shift + (x - self.mode) @ turn.T
 
@@ -46,8 +51,42 @@ class Flow(NamedTuple):
         self, scores: Float[Array, "N P"], x: Float[Array, "N D"], slopes: Float[Array, "N D"]
     ) -> Float[Array, "N P"]:
         """s^J from s and the x-gradients of log p."""
-        turned = jnp.einsum("nd,pde,ne->np", slopes, self.turn, x - self.mode)
+        size = self.mode.size
+        pairs = (slopes[:, :, None] * (x - self.mode)[:, None, :]).reshape(-1, size * size)
+        turned = pairs @ self.turn.reshape(-1, size * size).T
         return scores + slopes @ self.shift.T + turned + jnp.einsum("pdd->p", self.turn)
+
+    def calibrated(
+        self, weights: Float[Array, " N"], z: Float[Array, "N D"], slopes: Float[Array, "N D"]
+    ) -> Float[Array, " N"]:
+        """Weights near the given ones, at x = m + R z, for which Stein's identity is exact.
+
+        Averages with them are those of a regression on its terms, whose mean is zero. Each half of
+        the points has the coefficients of the other: its own would go with its noise.
+        """
+        terms = _stein_terms(z, slopes @ self.root)
+        terms = terms.reshape(2, -1, terms.shape[1])
+        if 4 * terms.shape[2] > terms.shape[1]:  # the regression would have a noise of its own
+            return weights
+        halves = weights.reshape(2, -1)
+        shares = halves / jnp.sum(halves, axis=1, keepdims=True)
+        means = jnp.einsum("hn,hnk->hk", shares, terms)
+        centred = terms - means[:, None]
+
+        def covariance(v):
+            return jnp.einsum("hn,hnk->hk", shares * jnp.einsum("hnk,hk->hn", centred, v), centred)
+
+        # Those of a Gaussian are not correlated: few rounds will do.
+        v, _ = jax.scipy.sparse.linalg.cg(covariance, means[::-1], maxiter=ROUNDS)
+        factor = 1 - jnp.einsum("hnk,hk->hn", centred, v)
+        return jnp.where(self.informs, (halves * factor).reshape(-1), weights)
+
+
+def _stein_terms(z: Float[Array, "N D"], slopes: Float[Array, "N D"]) -> Float[Array, "N K"]:
+    r"""$\nabla \log p \cdot J + \nabla \cdot J$ of all constant and linear fields J of z."""
+    squares = z[:, :, None] * slopes[:, None, :] + jnp.eye(z.shape[1], dtype=z.dtype)
+    pairs = squares[:, *np.triu_indices(z.shape[1])]
+    return jnp.concatenate([slopes, pairs], axis=1)
 
 
 def is_worth_it(latents: int, parameters: int) -> bool:
@@ -60,23 +99,18 @@ def flow_of(
     theta: Float[Array, " P"],
     mode: Float[Array, " D"],
     root: Float[Array, "D D"],
-    wanted: Bool[Array, ""] | bool,
+    informs: Bool[Array, ""] | bool,
 ) -> Flow:
-    """Of log p = density(theta, x) around its mode, with R R^T = P; zeros if it is not wanted."""
+    """Of log p = density(theta, x) around its mode, with R R^T = P."""
     gradient = jax.grad(density, argnums=1)
+    covariance = root @ root.T
+    shift = covariance @ jax.jacfwd(gradient)(theta, mode)
 
-    def found(_: Flow) -> Flow:
-        covariance = root @ root.T
-        shift = covariance @ jax.jacfwd(gradient)(theta, mode)
+    def curvature(by):
+        return jax.jacfwd(gradient, argnums=1)(theta + by, mode + shift @ by)
 
-        def curvature(by):
-            return jax.jacfwd(gradient, argnums=1)(theta + by, mode + shift @ by)
-
-        bend = jax.jacfwd(curvature)(jnp.zeros_like(theta))
-        turn = jnp.einsum("de,efp->pdf", covariance, bend) / 2
-        fine = jnp.all(jnp.isfinite(shift)) & jnp.all(jnp.isfinite(turn))
-        return Flow(mode, jnp.where(fine, shift.T, 0.0), jnp.where(fine, turn, 0.0))
-
-    shift = jnp.zeros((theta.size, mode.size), mode.dtype) + 0 * mode
-    none = Flow(mode, shift, shift[:, :, None] + 0 * mode)
-    return trees.run_if(jnp.asarray(wanted), found, none)
+    bend = jax.jacfwd(curvature)(jnp.zeros_like(theta))
+    turn = jnp.einsum("de,efp->pdf", covariance, bend) / 2
+    fine = jnp.all(jnp.isfinite(shift)) & jnp.all(jnp.isfinite(turn))
+    shift, turn = jnp.where(fine, shift.T, 0.0), jnp.where(fine, turn, 0.0)
+    return Flow(mode, root, shift, turn, fine & informs)

@@ -156,9 +156,12 @@ def flows(model: Model, theta: Float[Array, " P"]) -> bool:
     return is_worth_it(trees.size(model.latent), theta.size)
 
 
-def with_metric(seen: Pass, complete: Float[Array, "P P"]) -> Pass:
-    """A pass that was flowing, with I_c from elsewhere and M such that their difference stays."""
-    observed = seen.complete - seen.missing
+def with_metric(seen: Pass, complete: Float[Array, "P P"], times: int = 1) -> Pass:
+    """A pass along a flow, with I_c from elsewhere and M such that their difference stays.
+
+    `times`: so often its second derivatives count, which others have not.
+    """
+    observed = times * seen.complete - seen.missing
     return seen._replace(complete=complete, missing=complete - (observed + observed.T) / 2)
 
 
@@ -180,13 +183,13 @@ def look(
     scores: bool = True,
     blocks: Int[Array, ""] | int = BLOCKS,
     curvature_blocks: Int[Array, ""] | int = CURVATURE_BLOCKS,
-    flowing: Bool[Array, ""] | bool = False,
+    informs: Bool[Array, ""] | bool = False,
 ) -> Pass:
     """One pass at theta, from the modes at a theta nearby, with `num` points a group.
 
     Without `scores` those and the information are zero. Of the points so many `blocks` are visited,
-    of those for I_c so many `curvature_blocks`. Where the model has a flow, and it is `flowing`, the
-    score and the information, I_c - M, have far less noise, but I_c is no longer I_c.
+    of those for I_c so many `curvature_blocks`. Where the model has a flow, and it `informs`, the
+    information I_c - M has far less noise, but I_c is no longer I_c.
     """
     flat, unravel = ravel_pytree(theta)
     law = points.law_for(modes.shape[1])
@@ -205,14 +208,14 @@ def look(
         def draw(u):
             z = lax.optimization_barrier(law.quantile(u))  # or XLA finds it twice
             x = mode + jnp.matmul(z, root.T, precision="highest")
-            return x, jnp.sum(law.log_density(z), axis=1) - log_det
+            return x, z, jnp.sum(law.log_density(z), axis=1) - log_det
 
         def of_theta(t, x):
             return density(t, x, data)
 
         if not scores:
             return mode, laplace, *weighed_only(of_theta, flat, draw, u)
-        along = flow_of(of_theta, flat, mode, root, flowing) if flows(model, flat) else None
+        along = flow_of(of_theta, flat, mode, root, informs) if flows(model, flat) else None
         shares = most, blocks, curvature_blocks
         return mode, laplace, *weighed(of_theta, flat, draw, u, along, *shares)
 

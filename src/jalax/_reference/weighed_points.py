@@ -30,17 +30,22 @@ def weighed(
 ) -> tuple:
     """x, log-weights, log p, score, I_c, M and the number of dead points of one group.
 
-    `draw` takes points of the unit cube to those of the group, with their log-densities. What is
-    not visited has no weight. With a flow only I_c - M is the information: its parts are others.
+    `draw` takes points of the unit cube to those of the group, x and before they are scaled, with
+    their log-densities. What is not visited has no weight. Where a flow informs only I_c - M is the
+    information: its parts are others.
     """
 
     def visit(part):
-        x, log_q = draw(part)
-        values, scores, steady = _seen(density, theta, x, flow)
+        x, z, log_q = draw(part)
+        values, scores, steady, slopes = _seen(density, theta, x, flow)
         alive = jnp.isfinite(values) & jnp.all(jnp.isfinite(steady), axis=1)
         log_weights = jnp.where(alive, values - log_q, -jnp.inf)
-        scores, steady = (jnp.where(alive[:, None], s, 0.0) for s in (scores, steady))
-        return (x, log_weights), _moments(log_weights, scores, steady)
+        scores, steady, slopes = (
+            jnp.where(alive[:, None], s, 0.0) for s in (scores, steady, slopes)
+        )
+        other = scores if flow is None else jnp.where(flow.informs, steady, scores)
+        moments = _moments(log_weights, scores, other, steady)
+        return (x, z, slopes, log_weights), moments
 
     def add_block(k, carry):
         rows, moments = visit(lax.dynamic_index_in_dim(u, k, keepdims=False))
@@ -52,34 +57,27 @@ def weighed(
 
     blocks = jnp.minimum(blocks, len(u))
     if len(u) == 1:
-        (x, log_weights), moments = visit(u[0])
+        (x, z, slopes, log_weights), moments = visit(u[0])
     else:
         zero = zero_of(u)
         none = jnp.full(u.shape[:2], -jnp.inf, u.dtype) + zero
         matrix = jnp.zeros((theta.size,) * 2, u.dtype) + zero
-        moments = _Moments(none[0, 0], matrix[0], matrix[0], matrix)
-        first = (jnp.zeros_like(u) + zero, none), moments
-        rows, moments = lax.fori_loop(0, blocks, add_block, first)
-        x, log_weights = (row.reshape(-1, *row.shape[2:]) for row in rows)
+        first = _Moments(none[0, 0], *[matrix[0]] * 3, matrix)
+        wide = jnp.zeros_like(u) + zero
+        rows, moments = lax.fori_loop(0, blocks, add_block, ((wide, wide, wide, none), first))
+        x, z, slopes, log_weights = (row.reshape(-1, *row.shape[2:]) for row in rows)
     alive, weights = jnp.isfinite(log_weights), weight_math.normalise(log_weights)
     # A dead point must not be visited again: zero times NaN is NaN.
     x = jnp.where(alive[:, None], x, x[jnp.argmax(log_weights)])
     some = slice(curvature_points)
-    complete = _complete(density, theta, x[some], weights[some], flow, curvature_blocks)
+    few = weights[some] / jnp.sum(weights[some])
+    if flow is not None:
+        few = flow.calibrated(few, z[some], slopes[some])
+    complete = _complete(density, theta, x[some], few, flow, curvature_blocks)
     visited = blocks * u.shape[1]
     log_p = moments.log_total - jnp.log(jnp.asarray(visited, u.dtype))
     dead = visited - jnp.sum(alive, dtype=jnp.int32)
     return x, log_weights, log_p, moments.steady, complete, moments.covariance, dead
-
-
-def _seen(density: Callable, theta: Float[Array, " P"], x: Float[Array, "N D"], flow: Flow | None):
-    """log p, the scores, and the scores that the flow has steadied, of every point."""
-    if flow is None:
-        values, scores = jax.vmap(jax.value_and_grad(density), in_axes=(None, 0))(theta, x)
-        return values, scores, scores
-    visit = jax.value_and_grad(density, argnums=(0, 1))
-    values, (scores, slopes) = jax.vmap(visit, in_axes=(None, 0))(theta, x)
-    return values, scores, flow.steadied(scores, x, slopes)
 
 
 def zero_of(x: Array) -> Array:
@@ -90,24 +88,38 @@ def zero_of(x: Array) -> Array:
     return 0 * x.reshape(-1)[0]
 
 
+def _seen(density: Callable, theta: Float[Array, " P"], x: Float[Array, "N D"], flow: Flow | None):
+    """log p, the scores, those that the flow has steadied, and x-gradients, of every point."""
+    if flow is None:
+        values, scores = jax.vmap(jax.value_and_grad(density), in_axes=(None, 0))(theta, x)
+        return values, scores, scores, jnp.zeros_like(x)
+    visit = jax.value_and_grad(density, argnums=(0, 1))
+    values, (scores, slopes) = jax.vmap(visit, in_axes=(None, 0))(theta, x)
+    return values, scores, flow.steadied(scores, x, slopes), slopes
+
+
 class _Moments(NamedTuple):
-    """Of the scores s of some weighted points, and of the steadied ones."""
+    """Of the scores s of some weighted points, and of the steadied ones s^J."""
 
     log_total: Float[Array, ""]  # log of the sum of the weights
     mean: Float[Array, " P"]  # of s
+    other: Float[Array, " P"]  # of s^J where the flow informs, else of s
     steady: Float[Array, " P"]  # of s^J
-    covariance: Float[Array, "P P"]  # of s with s^J
+    covariance: Float[Array, "P P"]  # of the first two
 
 
 def _moments(
-    log_weights: Float[Array, " N"], scores: Float[Array, "N P"], steady: Float[Array, "N P"]
+    log_weights: Float[Array, " N"],
+    scores: Float[Array, "N P"],
+    other: Float[Array, "N P"],
+    steady: Float[Array, "N P"],
 ) -> _Moments:
     weights = weight_math.normalise(log_weights)
-    mean, other = weights @ scores, weights @ steady
-    parts = scores - mean, steady - other
+    means = weights @ scores, weights @ other, weights @ steady
+    parts = scores - means[0], other - means[1]
     covariance = jnp.einsum("n,np,nq->pq", weights, *parts, precision="highest")
     log_total = weight_math.log_mean_exp(log_weights) + float(np.log(log_weights.size))
-    return _Moments(log_total, mean, other, covariance)
+    return _Moments(log_total, *means, covariance)
 
 
 def _merged(a: _Moments, b: _Moments) -> _Moments:
@@ -117,10 +129,10 @@ def _merged(a: _Moments, b: _Moments) -> _Moments:
     first, second = jnp.exp(a.log_total - top), jnp.exp(b.log_total - top)
     total = first + second
     share = second / jnp.where(total > 0, total, 1.0)
-    apart, steady = b.mean - a.mean, b.steady - a.steady
+    apart, other = b.mean - a.mean, b.other - a.other
     within = a.covariance + share * (b.covariance - a.covariance)
-    covariance = within + share * (1 - share) * jnp.outer(apart, steady)
-    means = a.mean + share * apart, a.steady + share * steady
+    covariance = within + share * (1 - share) * jnp.outer(apart, other)
+    means = (x + share * (y - x) for x, y in zip(a[1:4], b[1:4], strict=True))
     return _Moments(top + jnp.log(total), *means, covariance)
 
 
@@ -160,7 +172,7 @@ def weighed_only(
     density: Callable, theta: Float[Array, " P"], draw: Callable, u: Float[Array, "B n D"]
 ) -> tuple:
     """As `weighed`, with zeros for what only a fit wants to know."""
-    x, log_q = draw(u.reshape(-1, u.shape[2]))
+    x, _, log_q = draw(u.reshape(-1, u.shape[2]))
     values = jax.vmap(lambda x: density(theta, x))(x)
     alive = jnp.isfinite(values)
     log_weights = jnp.where(alive, values - log_q, -jnp.inf)
