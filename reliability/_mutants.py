@@ -483,6 +483,27 @@ MUTANTS = [
         "_reference/test_points.py _algorithms/test_scoring.py",
     ),
     Mutant(
+        "a flow without its divergence",
+        "_reference/flow.py",
+        '+ turned + jnp.einsum("pdd->p", self.turn)',
+        "+ turned",
+        "_reference/test_flow.py",
+    ),
+    Mutant(
+        "second derivatives of half the measurements taken for those of all",
+        "_reference/group_points.py",
+        "observed = times * seen.complete - seen.missing",
+        "observed = seen.complete - seen.missing",
+        "_reference/test_flow.py::test_standard_errors_of_a_fit",
+    ),
+    Mutant(
+        "second derivatives of points that do not move, beside a covariance of those that do",
+        "_reference/flow.py",
+        "by = jnp.where(self.informs, by, 0.0)",
+        "by = 0 * by",
+        "_reference/test_flow.py",
+    ),
+    Mutant(
         "points of a normal law where the posterior has the tails of its prior",
         "_reference/points.py",
         "return STUDENT if dimension",

@@ -95,3 +95,15 @@ def test_up_to_three_latents_there_is_none():
     assert not flow.is_worth_it(3, 2)
     assert flow.is_worth_it(4, 2)
     assert not flow.is_worth_it(30, 100)  # each point would cost more by it than by log p
+
+
+def test_standard_errors_of_a_fit(x64):
+    """Second derivatives in every other measurement, and I_c of the climb beside them."""
+    model = jalax.GroupedModel(poisson, jnp.zeros(LATENTS), jnp.asarray(Y, float))
+    quiet = {"progress": jalax.callbacks.Callback(), "algorithm": jalax.Scoring()}
+    result = jalax.fit(model, jnp.array([0.5, 0.0]), key=jax.random.key(1), **quiet)
+    score, information = derivatives(by_quadrature, np.asarray(result.theta))
+    exact = np.sqrt(np.diag(np.linalg.inv(information)))
+    assert result.status == "converged"
+    assert np.abs(np.linalg.solve(information, score) / exact).max() < 0.02
+    np.testing.assert_allclose(result.standard_errors(), exact, rtol=0.01)
