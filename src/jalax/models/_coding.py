@@ -12,12 +12,15 @@ import numpy as np
 from ._contrasts import Contrasts
 
 # Functions whose first argument is a number.
-_NUMERIC = ("scale", "standardize", "center", "poly", "bs", "cr", "cc", "tp", "ns", "offset")
-_NUMERIC = (*_NUMERIC, "log", "log1p", "log2", "log10", "exp", "expm1", "sqrt", "abs")
-_NUMERIC = (*_NUMERIC, "sin", "cos", "tanh")
+_NUMERIC = (
+    *("scale", "standardize", "center", "poly", "bs", "cr", "cc", "tp", "ns", "offset"),
+    *("log", "log1p", "log2", "log10", "exp", "expm1", "sqrt", "abs", "sin", "cos", "tanh"),
+)
 # Words of formulae and Python that say nothing to the author of a formula.
-_INTERNAL = ("Variable", "Call", "Lazy", "Term", "Model", "Response", "Design", "Token", "Encoding")
-_INTERNAL = (*_INTERNAL, "formulae", "Categorical", "Series", "ufunc", "object", "class", "dtype")
+_INTERNAL = (
+    *("Variable", "Call", "Lazy", "Term", "Model", "Response", "Design", "Token", "Encoding"),
+    *("formulae", "Categorical", "Series", "ufunc", "object", "class", "dtype"),
+)
 
 
 class Refused(ValueError):
@@ -55,9 +58,7 @@ def in_order(frame: Any) -> Any:
     known = [
         name for name in frame.columns if isinstance(frame[name].dtype, pandas.CategoricalDtype)
     ]
-    changed = {
-        name: frame[name].cat.remove_unused_categories().cat.as_ordered() for name in known
-    }
+    changed = {name: frame[name].cat.remove_unused_categories().cat.as_ordered() for name in known}
     return frame.assign(**changed) if changed else frame
 
 
@@ -79,7 +80,7 @@ def plain(error: Exception) -> str:
     return text
 
 
-# --- the parts of terms ------------------------------------------------------------------------------
+# --- the parts of terms --------------------------------------------------------------------------
 
 
 def _parts(description: Any) -> Iterable[Any]:
@@ -180,7 +181,7 @@ def _check_levels(part: Any) -> None:
         )
 
 
-# --- how factors were coded ----------------------------------------------------------------------------
+# --- how factors were coded ----------------------------------------------------------------------
 
 
 def check_used(contrasts: Mapping[str, Contrasts], commons: Iterable[Any], frame: Any) -> None:

@@ -114,9 +114,9 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
         blocks += blocks_of(bar, frame, [block.name for block in blocks])
     commons = [common, *_commons_beside(asked, frame)]
     _coding.check_used(asked.contrasts, commons, frame)
-    sides = _side("dispersion", asked.dispersion, frame, commons[1])
-    sides = sides, _side("zero", asked.zero, frame, commons[2])
-    known = fixed, X, offset, tuple(blocks), frame, asked, *sides
+    dispersion = _side("dispersion", asked.dispersion, frame, commons[1])
+    zero = _side("zero", asked.zero, frame, commons[2])
+    known = fixed, X, offset, tuple(blocks), frame, asked, dispersion, zero
     weights = _weights(asked.weights, frame)
     return Design(formula, response, *known, weights, _coding.notes(commons))
 
@@ -127,7 +127,10 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
 def _columns_of(formula: str) -> list[str]:
     left, right = split(formula)
     if (pair := _pair(left)) is not None:
-        return [*(name for part in pair[1:] for name in names_in(f"0 + I({part})")), *names_in(right)]
+        return [
+            *(name for part in pair[1:] for name in names_in(f"0 + I({part})")),
+            *names_in(right),
+        ]
     return names_in(formula)
 
 
@@ -137,7 +140,7 @@ def _pair(left: str) -> tuple[str, str, str] | None:
     if name not in ("Surv", "surv", "cbind"):
         return None
     if len(parts) == 2:
-        return name, *parts
+        return name, parts[0], parts[1]
     if name == "cbind":
         raise ValueError(
             f"{left} has {len(parts)} columns: write cbind(successes, failures) for counts out of "

@@ -219,9 +219,7 @@ def check_columns(names: list[str], frame: Any) -> list[str]:
     return names
 
 
-def matrices(
-    formula: str, frame: Any, contrasts: Mapping[str, Contrasts] = NO_CONTRASTS
-) -> Any:
+def matrices(formula: str, frame: Any, contrasts: Mapping[str, Contrasts] = NO_CONTRASTS) -> Any:
     plain = check_syntax(formula)  # of what is evaluated, and not only of the text it is cut from
     try:
         return _coding.design(plain, frame, contrasts, FUNCTIONS)

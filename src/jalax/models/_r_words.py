@@ -1,4 +1,4 @@
-"""What R's users write that is named otherwise here, or is not there: functions, codings, options."""
+"""What R's users write and is named otherwise here, or not there: functions, codings, options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # R's names of codings, and those of formulae and jalax.
 CODINGS = {

@@ -6,7 +6,10 @@ before; what formulae would misread, or answer with the names of its own classes
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+
+import numpy as np
 
 from ._r_words import CODINGS, FUNCTIONS
 from ._words import (
@@ -24,11 +27,13 @@ from ._words import (
 _LITERALS = {"TRUE": "True", "FALSE": "False", "NULL": "None"}
 _ONE_ARGUMENT = ("log", "log1p", "log2", "log10", "exp", "expm1", "sqrt", "abs")
 # Calls that hold no bar term; exp(x + 0 | g) is a covariance of glmmTMB's.
-_NO_BARS = ("log", "log1p", "log2", "log10", "expm1", "sqrt", "abs", "scale", "center", "poly")
-_NO_BARS = (*_NO_BARS, "I", "C", "T", "S", "factor", "offset")
+_NO_BARS = (
+    *("log", "log1p", "log2", "log10", "expm1", "sqrt", "abs", "scale", "center", "poly"),
+    *("I", "C", "T", "S", "factor", "offset"),
+)
 
 
-# --- what has no meaning ---------------------------------------------------------------------------
+# --- what has no meaning -------------------------------------------------------------------------
 
 
 def _check_meaning(reading: Reading) -> None:
@@ -103,9 +108,9 @@ def _check_term(reading: Reading, i: int) -> None:
         raise reading.refuse(
             "'.' stands for the other columns in the formula's right side alone; name the columns"
         )
-    if word.text == "-" and before in ("", *OPEN, *OPERATORS):
-        if not (reading.words[i + 1].kind == "number"):
-            raise reading.refuse(f"there is nothing to take {after!r} from; leave '-{after}' out")
+    nothing_before = word.text == "-" and before in ("", *OPEN, *OPERATORS)
+    if nothing_before and reading.words[i + 1].kind != "number":
+        raise reading.refuse(f"there is nothing to take {after!r} from; leave '-{after}' out")
     if word.text in POWERS:
         _check_crossing(reading, i)
 
@@ -140,7 +145,13 @@ def _check_bar(reading: Reading, i: int, tilde: int) -> None:
     written = reading.piece(first, reading.closing[bracket])
     if reading.is_call(bracket) and reading.text(bracket - 1) in _NO_BARS:
         raise reading.refuse(f"{written} has a '|'; for 'or' {BEFORE}")
-    if sum(reading.opener[j] == bracket and reading.text(j) in BARS for j in reading.inside(bracket)) > 1:
+    if (
+        sum(
+            reading.opener[j] == bracket and reading.text(j) in BARS
+            for j in reading.inside(bracket)
+        )
+        > 1
+    ):
         raise reading.refuse(f"{written} has two '|'; write a term for each factor, (1|g) + (1|h)")
     left = [reading.text(j) for j in range(bracket + 1, i)]
     if left in (["0"], ["-", "1"]):
@@ -152,7 +163,7 @@ def _check_bar(reading: Reading, i: int, tilde: int) -> None:
         )
 
 
-# --- R's words in those of formulae ----------------------------------------------------------------
+# --- R's words in those of formulae --------------------------------------------------------------
 
 
 def translated(formula: str) -> str:
@@ -181,7 +192,9 @@ def translated(formula: str) -> str:
 
 def _bar_of(reading: Reading, bracket: int) -> int | None:
     inside = reading.inside(bracket)
-    return next((j for j in inside if reading.opener[j] == bracket and reading.text(j) in BARS), None)
+    return next(
+        (j for j in inside if reading.opener[j] == bracket and reading.text(j) in BARS), None
+    )
 
 
 def _numbers_in_front(reading: Reading, bracket: int, bar: int) -> tuple[set[int], list[str]]:
@@ -231,13 +244,11 @@ def _plain_number(text: str) -> str:
     text = text.rstrip("L")
     if text.isdigit():
         return text
-    import numpy as np
-
     value = np.format_float_positional(float(text), trim="0")
     return value if value[0].isdigit() else text
 
 
-# --- a whole formula -------------------------------------------------------------------------------
+# --- a whole formula -----------------------------------------------------------------------------
 
 
 def expanded(formula: str, columns: list[str], elsewhere: list[str]) -> str:
@@ -258,7 +269,9 @@ def expanded(formula: str, columns: list[str], elsewhere: list[str]) -> str:
     dots = [i for i, w in enumerate(reading.words) if w.text == "." and not reading.in_call[i]]
     if not dots:
         return formula
-    if dots[0] < tilde or any(_bar_of(reading, b) for b in map(reading.opener.__getitem__, dots) if b >= 0):
+    if dots[0] < tilde or any(
+        _bar_of(reading, b) for b in map(reading.opener.__getitem__, dots) if b >= 0
+    ):
         raise reading.refuse("'.' stands for the other columns of the fixed effects; name them")
     taken = {*elsewhere, *_names(reading, range(tilde)), *_factors(reading)}
     others = [name for name in columns if name not in taken]
@@ -306,7 +319,7 @@ def call_of(left: str) -> tuple[str, list[str]] | None:
         return None
     commas = [j for j in reading.inside(1) if reading.opener[j] == 1 and reading.text(j) == ","]
     ends = [bracket, *commas, reading.closing[1]]
-    pieces = [reading.piece(a + 1, b - 1) for a, b in zip(ends, ends[1:], strict=False)]
+    pieces = [reading.piece(a + 1, b - 1) for a, b in itertools.pairwise(ends)]
     return reading.text(0), pieces
 
 
@@ -314,7 +327,7 @@ def columns_message(name: str, columns: list[str], what: str = "the data have") 
     """A name that no column has, and the one that may have been meant."""
     import difflib
 
-    near: list[Any] = difflib.get_close_matches(name, columns, 1, 0.6)
+    near = difflib.get_close_matches(name, columns, 1, 0.6)
     lower = {column.lower(): column for column in columns}
     near = [lower[name.lower()]] if name.lower() in lower else near
     hint = f" (did you mean {near[0]!r}?)" if near else ""

@@ -151,25 +151,26 @@ def _check_order(reading: Reading) -> None:
     words = reading.words
     for i, word in enumerate(words):
         before = words[i - 1] if i else None
-        ends = before is not None and (before.kind in _OPERANDS or before.text in CLOSE)
+        ends = before is not None and (before.kind in _OPERANDS or before.text in (*CLOSE, "."))
         if word.kind in _OPERANDS or word.text in ("(", "{", "."):
             called = word.text == "(" and before is not None and before.kind in ("name", "quoted")
-            if (ends or (before is not None and before.text == ".")) and not called:
+            if ends and not called:
                 raise ValueError(
                     f"the formula {reading.formula!r} cannot be read from {word.text!r} on: an "
                     "operator such as + is missing before it."
                 )
         elif word.text == "[" and (before is None or before.kind not in ("name", "quoted")):
             raise reading.refuse("'[' follows no name; leave it out")
-        elif word.text in OPERATORS and word.text not in ("+", "-", "~"):
-            if not ends and not (before is not None and before.text == "."):
-                raise reading.refuse(_nothing_before(reading, i))
+        elif not ends and word.text in OPERATORS and word.text not in ("+", "-", "~"):
+            raise reading.refuse(_nothing_before(reading, i))
         last = i + 1 == len(words) or words[i + 1].text in (*CLOSE, ",", "~")
         if last and word.kind == "sign" and word.text in (*OPERATORS, ",") and word.text != "~":
             raise reading.refuse(_nothing_after(reading, i))
         if word.text in ("(", "{") and reading.closing[i] == i + 1:
-            called = f"{before.text}()" if before and before.kind == "name" else word.text + "..."
-            raise reading.refuse(f"{called} has nothing inside; name a column there")
+            what = (
+                f"{before.text}()" if before and before.kind == "name" else reading.piece(i, i + 1)
+            )
+            raise reading.refuse(f"{what} has nothing inside; name a column there")
 
 
 def _nothing_before(reading: Reading, i: int) -> str:
