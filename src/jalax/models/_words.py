@@ -84,7 +84,9 @@ def read(formula: str) -> Reading:
 
 
 def _brackets(formula: str, found: list[Word]) -> tuple[list[int], dict[int, int]]:
-    opener, closing, stack = [], {}, []
+    opener: list[int] = []
+    closing: dict[int, int] = {}
+    stack: list[int] = []
     for i, word in enumerate(found):
         if word.kind == "sign" and word.text in CLOSE:
             if not stack or found[stack[-1]].text != CLOSE[word.text]:
