@@ -109,8 +109,8 @@ def find(family: Any) -> Family:
             f"family={family!r} is a call in quotes: write jalax.families.{kind}(link='...')."
         )
     near = difflib.get_close_matches(name, [*NAMES, *OTHERS], 1, 0.6)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise ValueError(f"family must be one of {', '.join(NAMES)}, got {family!r}{hint}")
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ValueError(f"family must be one of {', '.join(NAMES)}, got {family!r}{hint}.")
 
 
 # --- in a file -----------------------------------------------------------------------------------

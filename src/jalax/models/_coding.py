@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import io
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from ._contrasts import Contrasts
+from ._contrasts import Contrasts, Refused
+from ._words import read
 
 # Functions whose first argument is a number.
 _NUMERIC = (
@@ -23,10 +27,6 @@ _INTERNAL = (
 )
 
 
-class Refused(ValueError):
-    """A sentence that needs no other around it."""
-
-
 def design(formula: str, frame: Any, contrasts: Mapping[str, Contrasts], functions: Any) -> Any:
     """formulae's matrices of a formula that is known to be fine."""
     from formulae import model_description
@@ -38,13 +38,15 @@ def design(formula: str, frame: Any, contrasts: Mapping[str, Contrasts], functio
     description = model_description(formula)
     # A term of (a + b)**2 or a/b shares its columns with others, which may be coded otherwise.
     description.common_terms = [copy.deepcopy(term) for term in description.common_terms]
+    _take_away(description, formula)
     _set_contrasts(description.common_terms, contrasts)
     used = frame[sorted(filter(None, description.var_names), key=str)]
     for part in [*_parts(description), *_others(description)]:
         _check_part(part, used)
     # An environment without names: by default it is a module, with all that it imports.
     env = Environment([]).with_outer_namespace(functions)
-    with np.errstate(all="ignore"):  # what is not finite is refused later, with its row
+    # What is not finite is refused later, with its row; and formulae prints what it raises.
+    with np.errstate(all="ignore"), contextlib.redirect_stdout(io.StringIO()):
         found = DesignMatrices(description, in_order(used), env)
     for part in _parts(description):
         _check_levels(part)
@@ -97,6 +99,23 @@ def _others(description: Any) -> Iterable[Any]:
         yield from term.factor.components
     if description.response is not None:
         yield from description.response.term.components
+
+
+def _take_away(description: Any, formula: str) -> None:
+    """`- b:a` takes a:b away, too, which formulae thinks another term."""
+    reading = read(formula)
+    ends = [
+        i for i, w in enumerate(reading.words) if w.text in ("+", "-") and reading.opener[i] < 0
+    ]
+    for first, last in itertools.pairwise([*ends, len(reading.words)]):
+        inside = reading.words[first + 1 : last]
+        if reading.text(first) == "-" and ":" in [word.text for word in inside]:
+            names = {word.text.strip("`") for word in inside} - {":"}
+            description.common_terms = [
+                term
+                for term in description.common_terms
+                if {str(part.name) for part in getattr(term, "components", ())} != names
+            ]
 
 
 def _set_contrasts(terms: list[Any], contrasts: Mapping[str, Contrasts]) -> None:

@@ -11,6 +11,10 @@ import numpy as np
 MOST_LEVELS = 95  # of polynomials, as in R: beyond, they are no longer orthogonal to many digits
 
 
+class Refused(ValueError):
+    """A sentence about a part of a formula that needs no other around it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Contrasts:
     """A coding of factors: beside an intercept a level less many columns than levels."""
@@ -53,7 +57,7 @@ class Treatment(Contrasts):
         if self.reference is None:
             return 0
         if self.reference not in levels:
-            raise ValueError(
+            raise Refused(
                 f"Treatment(reference={self.reference!r}): there is no such level; these are "
                 f"{', '.join(repr(level) for level in levels)}."
             )
@@ -108,7 +112,7 @@ class Poly(Contrasts):
     def matrix(self, levels: list[Any]) -> np.ndarray:
         count = len(levels)
         if count > MOST_LEVELS:
-            raise ValueError(
+            raise Refused(
                 f"Poly() takes at most {MOST_LEVELS} levels, got {count}: give their number as a "
                 "column, and take poly(column, 3)."
             )

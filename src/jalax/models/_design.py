@@ -90,7 +90,10 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
             f"{type(formula).__name__}; it comes first, and the data follow."
         )
     if "~" not in formula:
-        raise ValueError(f"{formula!r} has no response: write 'y ~ {formula}'.")
+        meant = f"y ~ {formula or 'x + (1|group)'}"
+        if "=" in formula:
+            meant = formula.replace("=", "~", 1)
+        raise ValueError(f"{formula!r} has no response: write {meant!r}.")
     frame = as_frame(data)
     if not len(frame):
         raise ValueError("the data have no rows.")

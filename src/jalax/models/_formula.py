@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _coding
-from ._contrasts import NO_CONTRASTS, Contrasts, Helmert, Poly
+from ._contrasts import NO_CONTRASTS, Contrasts, Helmert, Poly, Refused
 from ._functions import Factor, NaturalSpline, Relevel, c
 from ._syntax import columns_message, translated
 
@@ -154,7 +154,7 @@ def _check_call(formula: str, callee: Any) -> None:
     name = callee.name.lexeme if type(callee).__name__ == "Variable" else None
     if name in ALLOWED and callee.level is None:
         return
-    known = ", ".join((*_NUMPY, *_FORMULAE))
+    known = ", ".join((*_NUMPY, *_FORMULAE, *_OWN))
     raise ValueError(
         f"the formula {formula!r} calls {'something without a name' if name is None else name}. "
         f"A formula may call {known}; compute anything else before, as a column of the data."
@@ -223,7 +223,7 @@ def matrices(formula: str, frame: Any, contrasts: Mapping[str, Contrasts] = NO_C
     plain = check_syntax(formula)  # of what is evaluated, and not only of the text it is cut from
     try:
         return _coding.design(plain, frame, contrasts, FUNCTIONS)
-    except _coding.Refused as refused:
+    except Refused as refused:
         raise ValueError(str(refused)) from None
     except Exception as error:
         raise ValueError(

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ._contrasts import Refused
+
 
 def c(*values: Any) -> tuple[Any, ...]:
     """R's `c(1, 2)`, for knots and levels."""
@@ -25,7 +27,7 @@ class Factor:
 
     def __call__(self, x: Any, levels: Any = None) -> Any:
         if self.levels is not None:
-            return np.asarray(x, object)
+            return _coded_later(x, self.levels)
         self.levels = present(x) if levels is None else _in_order(x, levels)
         return _coded(x, self.levels)
 
@@ -40,10 +42,10 @@ class Relevel:
 
     def __call__(self, x: Any, ref: Any) -> Any:
         if self.levels is not None:
-            return np.asarray(x, object)
+            return _coded_later(x, self.levels)
         known = present(x)
         if ref not in known:
-            raise ValueError(
+            raise Refused(
                 f"relevel has no level {ref!r} to put first: there are "
                 f"{', '.join(repr(level) for level in known)}."
             )
@@ -66,7 +68,7 @@ def _in_order(x: Any, levels: Any) -> list[Any]:
     known = present(x)
     missing = [level for level in known if level not in given]
     if missing:
-        raise ValueError(
+        raise Refused(
             f"factor(levels=...) leaves out {missing[0]!r}, which the data have: name all levels, "
             "or select rows before."
         )
@@ -78,6 +80,13 @@ def _coded(x: Any, levels: list[Any]) -> Any:
 
     values = np.asarray(x, object)
     return pandas.Series(pandas.Categorical(values, categories=levels, ordered=True))
+
+
+def _coded_later(x: Any, levels: list[Any]) -> Any:
+    """Rows that follow; levels that are not known stay as they are, and are named by others."""
+    values = np.asarray(x, object)
+    known = all(value in levels for value in dict.fromkeys(values))
+    return _coded(values, levels) if known else values
 
 
 class NaturalSpline:
@@ -110,11 +119,11 @@ class NaturalSpline:
         self, values: np.ndarray, df: Any, knots: Any, intercept: bool, boundary: Any
     ) -> None:
         if not np.isfinite(values).all():
-            raise ValueError("ns needs finite numbers: drop the other rows before.")
+            raise Refused("ns needs finite numbers: drop the other rows before.")
         ends = _numbers("Boundary.knots", boundary, values.min(), values.max())
         inner = _inner_knots(values, df, knots, intercept)
         if ends.size != 2 or not (np.diff([ends[0], *inner, ends[-1]]) > 0).all():
-            raise ValueError(
+            raise Refused(
                 "ns needs knots that rise between the two boundary knots: the column has too few "
                 "different values for so many columns; take fewer, or name knots=c(...)."
             )
@@ -146,7 +155,7 @@ def _inner_knots(values: np.ndarray, df: Any, knots: Any, intercept: bool) -> np
         df = 1 + intercept
     least = 1 + intercept
     if isinstance(df, bool) or not isinstance(df, int) or not least <= df < values.size:
-        raise ValueError(
+        raise Refused(
             f"ns(x, df) takes a whole number of columns from {least} to less than the rows, got "
             f"{df!r}."
         )
@@ -159,5 +168,5 @@ def _numbers(name: str, given: Any, *usual: float) -> np.ndarray:
         return np.array(usual)
     found = np.atleast_1d(np.asarray(given))
     if found.dtype.kind not in "iuf" or not np.isfinite(found).all():
-        raise ValueError(f"ns takes {name}=c(1, 2), with numbers inside, got {given!r}.")
+        raise Refused(f"ns takes {name}=c(1, 2), with numbers inside, got {given!r}.")
     return found.astype(float)

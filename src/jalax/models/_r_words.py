@@ -37,6 +37,9 @@ FUNCTIONS = {
     "strata": _INSIDE,
     "cluster": _INSIDE,
     "frailty": _INSIDE,
+    "Error": _INSIDE,
+    "random": _INSIDE,
+    "re": _INSIDE,
     "gr": "write the grouping factor alone, (1|group)",
     "mm": "memberships of several groups are no grouping factor; write (1|group) for one",
     "me": "errors of measurement need a model of your own, jalax.Model",
@@ -120,7 +123,7 @@ def named_options(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 def _check_options(name: str, known: list[str], args: Any, options: dict[str, Any]) -> None:
     for option in options:
         if option not in known:
-            raise TypeError(f"{name} takes no {option}=: {_instead(option, known)}.")
+            raise TypeError(f"{name} takes no {option}={_instead(option, known)}.")
     if len(args) > 2:
         raise TypeError(
             f"{name} takes the formula and the data by their places, all else by name, such as "
@@ -133,8 +136,8 @@ def _check_options(name: str, known: list[str], args: Any, options: dict[str, An
 
 def _instead(option: str, known: list[str]) -> str:
     if option in OPTIONS:
-        return OPTIONS[option]
+        return f": {OPTIONS[option]}"
     near = difflib.get_close_matches(option.lower(), known, 1, 0.6)
     if near:
-        return f"did you mean {near[0]}="
-    return f"it takes {', '.join(known)}"
+        return f" (did you mean {near[0]}=?)"
+    return f": it takes {', '.join(known)}"

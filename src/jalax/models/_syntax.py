@@ -39,10 +39,11 @@ _NO_BARS = (
 def _check_meaning(reading: Reading) -> None:
     tilde = next((i for i, w in enumerate(reading.words) if w.text == "~"), -1)
     for i, word in enumerate(reading.words):
+        if word.text in BARS:
+            _check_bar(reading, i, tilde)
+    for i, word in enumerate(reading.words):
         if word.kind == "name" and reading.text(i + 1) == "(":
             _check_function(reading, i)
-        elif word.text in BARS:
-            _check_bar(reading, i, tilde)
         elif word.text == "[" and i > tilde:
             raise reading.refuse(
                 f"{reading.piece(i - 1, reading.closing[i])} chooses no rows or levels here; "
@@ -96,9 +97,14 @@ def _check_term(reading: Reading, i: int) -> None:
             return
         if before in BARS:
             raise reading.refuse(f"'|' is followed by {word.text}; name the grouping factor there")
+        arithmetic = "2 * x"
+        if after in ("*", "/") and i + 2 < len(reading.words):
+            arithmetic = reading.piece(i, i + 2)
+        elif before in ("*", "/", "+", "-") and i > 1:
+            arithmetic = reading.piece(i - 2, i)
         raise reading.refuse(
-            f"the number {word.text} is no term; write I(2 * x) for arithmetic, and 0 or 1 for "
-            "no intercept or one"
+            f"the number {word.text} is no term; write I({arithmetic}) for arithmetic, and 0 or 1 "
+            "for no intercept or one"
         )
     if word.kind == "text" and before != "[":
         raise reading.refuse(f"the text {word.text} is no term; write a column's name unquoted")
@@ -286,6 +292,8 @@ def expanded(formula: str, columns: list[str], elsewhere: list[str]) -> str:
 
 def _check_left(reading: Reading, tilde: int) -> None:
     for i in range(tilde):
+        if reading.text(i) in BARS:
+            _check_bar(reading, i, tilde)
         if reading.opener[i] < 0 and reading.text(i) in OPERATORS:
             left = reading.piece(0, tilde - 1)
             if reading.text(i) == "/":

@@ -25,6 +25,7 @@ OPERATORS = (
     *("~", "+", "-", "*", "/", ":", "=", "%in%", "::", ":::"),
     *(*POWERS, *BARS, *COMPARISONS),
 )
+_EMPTY = ("Treatment", "Sum", "Helmert", "Poly")  # calls without arguments
 _OPERANDS = ("quoted", "text", "number", "name")
 BEFORE = "compute it before, as a column of the data"
 
@@ -168,11 +169,11 @@ def _check_order(reading: Reading) -> None:
         last = i + 1 == len(words) or words[i + 1].text in (*CLOSE, ",", "~")
         if last and word.kind == "sign" and word.text in (*OPERATORS, ",") and word.text != "~":
             raise reading.refuse(_nothing_after(reading, i))
-        if word.text in ("(", "{") and reading.closing[i] == i + 1:
-            what = (
-                f"{before.text}()" if before and before.kind == "name" else reading.piece(i, i + 1)
-            )
-            raise reading.refuse(f"{what} has nothing inside; name a column there")
+        empty = word.text in ("(", "{") and reading.closing[i] == i + 1
+        if empty and (before is None or before.text not in _EMPTY):
+            first = i - (before is not None and before.kind == "name")
+            written = reading.piece(first, i + 1)
+            raise reading.refuse(f"{written} has nothing inside; name a column there")
 
 
 def _nothing_before(reading: Reading, i: int) -> str:
