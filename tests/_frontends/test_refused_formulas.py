@@ -169,6 +169,10 @@ FORMULAS = [
     formula(f"y ~ ns(event, 5){G}", "ns needs knots", "take fewer"),
     formula(f"y ~ relevel(arm, ref='q'){G}", "'q'", "there are 'a', 'b', 'c'"),
     formula(f"y ~ factor(arm, levels=c('a', 'b')){G}", "'c'", "name all levels"),
+    formula(f"y ~ relevel(arm){G}", "no level None", "there are 'a', 'b', 'c'"),
+    formula(f"y ~ factor(arm, ordered = TRUE){G}", "ordered=", "C(x, Poly())"),
+    formula(f"y ~ factor(1){G}", "factor(1)", "write factor(column)"),
+    formula(f"y ~ ns(x, 3, 4, 5, 6, 7, 8){G}", "ns(x, 3, 4", "Compute it before"),
     formula(f"y ~ x + I(2 * x){G}", "I(2 * x)", "leave one out"),
 ]
 

@@ -3138,8 +3138,9 @@ BAD = {
         Row(
             "offset of text",
             lambda: mixed("y ~ x + offset(arm) + (1|school)"),
-            "offset(arm) needs numbers, and column 'arm' holds text or categories: leave the "
-            "function out, or make the column numbers before.",
+            "the part 'x + offset(arm)' of the formula: offset(arm) needs numbers, and column 'arm' "
+            "holds text or categories: leave the function out, or make the column numbers "
+            "before.",
         ),
         Row(
             "missing values",

@@ -23,7 +23,7 @@ _NUMERIC = (
 # Words of formulae and Python that say nothing to the author of a formula.
 _INTERNAL = (
     *("Variable", "Call", "Lazy", "Term", "Model", "Response", "Design", "Token", "Encoding"),
-    *("formulae", "Categorical", "Series", "ufunc", "object", "class", "dtype"),
+    *("formulae", "Categorical", "Series", "ufunc", "object", "class", "dtype", "argument"),
 )
 
 

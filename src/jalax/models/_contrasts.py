@@ -142,7 +142,7 @@ def check(contrasts: Any) -> dict[str, Contrasts]:
             f"contrasts must name factors, as in {example}, got {type(contrasts).__name__}."
         )
     for name, coding in contrasts.items():
-        if not isinstance(coding, Contrasts):
+        if not isinstance(coding, tuple(KINDS.values())):
             raise TypeError(
                 f"the contrasts of {name!r} must be an object of jalax.contrasts, as in {example}, "
                 f"got {coding!r}."
@@ -155,10 +155,11 @@ def check(contrasts: Any) -> dict[str, Contrasts]:
 
 def written(contrasts: Mapping[str, Contrasts]) -> dict[str, Any] | None:
     """In plain texts and numbers; None: there are none."""
-    plain = {
-        name: {"name": type(coding).__name__} | dataclasses.asdict(coding)
-        for name, coding in contrasts.items()
-    }
+    plain = {}
+    for name, coding in contrasts.items():
+        fields = dataclasses.asdict(coding).items()
+        numbers = {key: x.item() if isinstance(x, np.generic) else x for key, x in fields}
+        plain[name] = {"name": type(coding).__name__} | numbers
     return plain or None
 
 

@@ -224,7 +224,7 @@ def matrices(formula: str, frame: Any, contrasts: Mapping[str, Contrasts] = NO_C
     try:
         return _coding.design(plain, frame, contrasts, FUNCTIONS)
     except Refused as refused:
-        raise ValueError(str(refused)) from None
+        raise ValueError(f"the part {formula!r} of the formula: {refused}") from None
     except Exception as error:
         raise ValueError(
             f"the part {formula!r} of the formula cannot be evaluated on these data: "

@@ -25,7 +25,13 @@ class Factor:
     def __init__(self) -> None:
         self.levels: list[Any] | None = None
 
-    def __call__(self, x: Any, levels: Any = None) -> Any:
+    def __call__(self, x: Any, levels: Any = None, **others: Any) -> Any:
+        if others:
+            raise Refused(
+                f"factor takes levels=c(...), and no {next(iter(others))}=: rename levels before, "
+                "and write C(x, Poly()) for an ordered factor."
+            )
+        _check_column("factor", x)
         if self.levels is not None:
             return _coded_later(x, self.levels)
         self.levels = present(x) if levels is None else _in_order(x, levels)
@@ -40,7 +46,8 @@ class Relevel:
     def __init__(self) -> None:
         self.levels: list[Any] | None = None
 
-    def __call__(self, x: Any, ref: Any) -> Any:
+    def __call__(self, x: Any, ref: Any = None) -> Any:
+        _check_column("relevel", x)
         if self.levels is not None:
             return _coded_later(x, self.levels)
         known = present(x)
@@ -51,6 +58,11 @@ class Relevel:
             )
         self.levels = [ref, *(level for level in known if level != ref)]
         return _coded(x, self.levels)
+
+
+def _check_column(name: str, x: Any) -> None:
+    if np.ndim(x) != 1:
+        raise Refused(f"{name} takes a column of the data: write {name}(column).")
 
 
 def present(x: Any) -> list[Any]:
@@ -110,6 +122,7 @@ class NaturalSpline:
         intercept: bool = False,
         boundary_knots: Any = None,
     ) -> np.ndarray:
+        _check_column("ns", x)
         values = np.asarray(x, float)
         if not self.knots.size:
             self._remember(values, df, knots, bool(intercept), boundary_knots)
