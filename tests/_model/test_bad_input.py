@@ -3138,8 +3138,8 @@ BAD = {
         Row(
             "offset of text",
             lambda: mixed("y ~ x + offset(arm) + (1|school)"),
-            "the part 'x + offset(arm)' of the formula: offset(arm) needs numbers, and column 'arm' "
-            "holds text or categories: leave the function out, or make the column numbers "
+            "the part 'x + offset(arm)' of the formula: offset(arm) needs numbers, and column "
+            "'arm' holds text or categories: leave the function out, or make the column numbers "
             "before.",
         ),
         Row(

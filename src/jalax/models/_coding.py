@@ -7,6 +7,7 @@ import copy
 import functools
 import io
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -77,6 +78,8 @@ def as_values(frame: Any) -> Any:
 def plain(error: Exception) -> str:
     """What an error says, unless it speaks of the parser's own classes."""
     text = str(error).rstrip(".")
+    if unknown := re.search(r"unexpected keyword argument '(.*)'", text):
+        return f"there is no argument {unknown[1]}="
     if isinstance(error, KeyError) or not text or any(word in text for word in _INTERNAL):
         return "its columns and functions do not go together"
     return text

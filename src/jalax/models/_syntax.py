@@ -114,6 +114,8 @@ def _check_term(reading: Reading, i: int) -> None:
         raise reading.refuse(
             "'.' stands for the other columns in the formula's right side alone; name the columns"
         )
+    if word.text in ("+", "-") and before in ("*", "/", ":", "%in%", *POWERS):
+        raise reading.refuse(f"nothing stands between {before!r} and {word.text!r}; leave one out")
     nothing_before = word.text == "-" and before in ("", *OPEN, *OPERATORS)
     if nothing_before and reading.words[i + 1].kind != "number":
         raise reading.refuse(f"there is nothing to take {after!r} from; leave '-{after}' out")
@@ -128,7 +130,7 @@ def _check_crossing(reading: Reading, i: int) -> None:
     if (
         first is None
         or reading.is_call(first)
-        or not any(reading.text(j) in OPERATORS for j in inside)
+        or not any(reading.text(j) in ("+", "-", "*", "/") for j in inside)
     ):
         start = i - 1 if first is None else first - reading.is_call(first)
         base, power = reading.piece(start, i - 1), reading.text(i + 1)
