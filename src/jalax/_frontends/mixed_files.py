@@ -40,7 +40,8 @@ def pack(mixed: MixedDesign, arrays: dict[str, np.ndarray]) -> dict[str, Any] | 
         "formula": design.formula,
         "family": written(unwrapped(mixed.family)),
         "columns": columns,
-        "asked": design.asked._asdict() | {"contrasts": _contrasts.written(design.asked.contrasts)},
+        "asked": {n: x for n, x in design.asked._asdict().items() if n != "contrasts"},
+        "contrasts": _contrasts.written(design.asked.contrasts),
     }
 
 
@@ -113,11 +114,11 @@ def unpack(
 
     There is no model where the fit had a prior, a function that the file does not hold.
     """
-    formula, asked = section["formula"], dict(section.get("asked", {}))
-    contrasts = _codings(asked.pop("contrasts", None))
+    formula, asked = section["formula"], section.get("asked", {})
     if type(formula) is not str or not all(type(x) in (str, type(None)) for x in asked.values()):
         raise FileError("its formula is no text.")
     frame, family = _frame(section["columns"], arrays), _family(section["family"])
+    contrasts = _codings(section.get("contrasts"))
     try:
         model, design = build(formula, frame, family, Asked(**asked, contrasts=contrasts))
     except ImportError:  # pandas or formulae is not installed: the file may be fine

@@ -30,7 +30,6 @@ FUNCTIONS["np"] = SimpleNamespace(**FUNCTIONS)
 FUNCTIONS |= _OWN
 ALLOWED = frozenset((*_NUMPY, *(f"np.{name}" for name in _NUMPY), *_FORMULAE, *_OWN))
 
-LONGEST = 10_000  # characters
 HIGHEST_ORDER = 10  # of interactions, in (a + b) ** 3
 HIGHEST_POWER = 100  # inside a call
 
@@ -110,8 +109,6 @@ def check_syntax(formula: str) -> str:
     from formulae.parser import Parser
     from formulae.scanner import Scanner
 
-    if len(formula) > LONGEST:
-        raise ValueError(f"the formula {formula[:40]!r}... is longer than {LONGEST} characters.")
     plain = translated(formula)
     try:
         parser = Parser(Scanner(plain.replace("||", "|")).scan())

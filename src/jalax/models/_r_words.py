@@ -103,6 +103,13 @@ OPTIONS = {
     "map": "hold numbers of theta by fixed={'sd Intercept | group': 1.0}",
 }
 
+# The same, where the function has an option for it.
+_OURS = {
+    "REML": ("likelihood", "pass likelihood=jalax.REML(), or leave it out for maximum likelihood"),
+    "na.action": ("missing", "pass missing=jalax.missing.Drop() or missing=jalax.missing.Refuse()"),
+    "na_action": ("missing", "pass missing=jalax.missing.Drop() or missing=jalax.missing.Refuse()"),
+}
+
 
 def named_options(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """For a function of a formula, data and options by name: a sentence about any other call."""
@@ -135,6 +142,9 @@ def _check_options(name: str, known: list[str], args: Any, options: dict[str, An
 
 
 def _instead(option: str, known: list[str]) -> str:
+    ours, sentence = _OURS.get(option, ("", ""))
+    if ours in known:
+        return f": {sentence}"
     if option in OPTIONS:
         return f": {OPTIONS[option]}"
     near = difflib.get_close_matches(option.lower(), known, 1, 0.6)

@@ -49,8 +49,8 @@ def _check_meaning(reading: Reading) -> None:
                 f"{reading.piece(i - 1, reading.closing[i])} chooses no rows or levels here; "
                 "write I(x == 'a') for a level, and select rows before"
             )
-        elif word.text == "," and not reading.is_call(reading.opener[i]):
-            raise reading.refuse("a comma stands outside a call; give data and options by name")
+        elif word.text == ",":
+            _check_comma(reading, i)
         elif word.text == "=":
             _check_equals(reading, i)
         elif word.text in COMPARISONS:
@@ -66,8 +66,14 @@ def _check_function(reading: Reading, i: int) -> None:
     name = reading.text(i)
     if name in FUNCTIONS:
         raise reading.refuse(f"{name}(...) is not there; {FUNCTIONS[name]}")
-    commas = [j for j in reading.inside(i + 1) if reading.opener[j] == i + 1]
-    if name in _ONE_ARGUMENT and any(reading.text(j) == "," for j in commas):
+
+
+def _check_comma(reading: Reading, i: int) -> None:
+    bracket = reading.opener[i]
+    if not reading.is_call(bracket):
+        raise reading.refuse("a comma stands outside a call; give data and options by name")
+    name = reading.text(bracket - 1)
+    if name in _ONE_ARGUMENT:
         raise reading.refuse(
             f"{name} takes one argument; write log2(x) or log10(x) for other bases, or {BEFORE}"
         )
@@ -188,7 +194,7 @@ def translated(formula: str) -> str:
     for i, word in enumerate(reading.words):
         if word.text in ("::", ":::"):  # splines::ns
             out.pop()
-        elif word.text == "(" and (bar := _bar_of(reading, i)):
+        elif word.text == "(" and (bar := reading.bars.get(i)):
             out.append("(")
             moved, intercept = _numbers_in_front(reading, i, bar)
             skipped |= moved
@@ -196,13 +202,6 @@ def translated(formula: str) -> str:
         elif i not in skipped:
             out += _word(reading, i)
     return " ".join(out)
-
-
-def _bar_of(reading: Reading, bracket: int) -> int | None:
-    inside = reading.inside(bracket)
-    return next(
-        (j for j in inside if reading.opener[j] == bracket and reading.text(j) in BARS), None
-    )
 
 
 def _numbers_in_front(reading: Reading, bracket: int, bar: int) -> tuple[set[int], list[str]]:
@@ -275,17 +274,23 @@ def expanded(formula: str, columns: list[str], elsewhere: list[str]) -> str:
         raise reading.refuse("nothing stands after ~; write y ~ 1 + (1|group) for no columns")
     _check_left(reading, tilde)
     dots = [i for i, w in enumerate(reading.words) if w.text == "." and not reading.in_call[i]]
-    if not dots:
-        return formula
-    if dots[0] < tilde or any(
-        _bar_of(reading, b) for b in map(reading.opener.__getitem__, dots) if b >= 0
-    ):
+    if dots:
+        formula = _without_dots(reading, dots, tilde, columns, elsewhere)
+    translated(formula)  # all that is wrong with it is said before the data are looked at
+    return formula
+
+
+def _without_dots(
+    reading: Reading, dots: list[int], tilde: int, columns: list[str], elsewhere: list[str]
+) -> str:
+    if dots[0] < tilde or any(reading.opener[i] in reading.bars for i in dots):
         raise reading.refuse("'.' stands for the other columns of the fixed effects; name them")
     taken = {*elsewhere, *_names(reading, range(tilde)), *_factors(reading)}
     others = [name for name in columns if name not in taken]
     if not others:
         raise reading.refuse("there is no other column that '.' could stand for; leave it out")
     terms = " + ".join(name if PLAIN.fullmatch(name) else f"`{name}`" for name in others)
+    formula = reading.formula
     for i in reversed(dots):
         at = reading.words[i].at
         formula = f"{formula[:at]}({terms}){formula[at + 1 :]}"
@@ -314,9 +319,9 @@ def _names(reading: Reading, places: range) -> Iterator[str]:
 
 def _factors(reading: Reading) -> Iterator[str]:
     """The columns after a bar."""
-    for bracket, close in reading.closing.items():
-        if bar := _bar_of(reading, bracket):
-            yield from _names(reading, range(bar, close))
+    for bracket, bar in reading.bars.items():
+        if bracket >= 0:
+            yield from _names(reading, range(bar, reading.closing[bracket]))
 
 
 def call_of(left: str) -> tuple[str, list[str]] | None:

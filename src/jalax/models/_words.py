@@ -30,6 +30,9 @@ _OPERANDS = ("quoted", "text", "number", "name")
 BEFORE = "compute it before, as a column of the data"
 
 
+LONGEST = 10_000  # characters
+
+
 class Word(NamedTuple):
     kind: str  # "quoted", "text", "number", "name" or "sign"
     text: str
@@ -43,6 +46,7 @@ class Reading(NamedTuple):
     words: list[Word]
     opener: list[int]  # the innermost bracket around each word, as its place; -1: none
     closing: dict[int, int]  # of each bracket
+    bars: dict[int, int]  # the first bar directly inside a bracket
     in_call: list[bool]  # whether the word is an argument of a function
 
     def text(self, i: int) -> str:
@@ -67,17 +71,20 @@ class Reading(NamedTuple):
 
 def read(formula: str) -> Reading:
     """The words and brackets of a formula, all of which have a meaning."""
+    if len(formula) > LONGEST:
+        raise ValueError(f"the formula {formula[:40]!r}... is longer than {LONGEST} characters.")
     found = [
         Word(str(match.lastgroup), match[0], match.start())
         for match in _WORD.finditer(formula)
         if match.lastgroup != "space"
     ]
-    reading = Reading(formula, found, *_brackets(formula, found), [])
+    opener, closing = _brackets(formula, found)
+    bars = {opener[i]: i for i, w in reversed([*enumerate(found)]) if w.text in BARS}
+    reading = Reading(formula, found, opener, closing, bars, [])
     if not found:
         raise reading.refuse("it is empty: write 'y ~ x + (1|group)'")
     _check_signs(reading)
     _check_order(reading)
-    bars = {reading.opener[i] for i, word in enumerate(found) if word.text in BARS}
     holds = {-1: False}
     for i in reading.closing:  # outer brackets come first
         holds[i] = holds[reading.opener[i]] or (reading.is_call(i) and i not in bars)
