@@ -203,6 +203,8 @@ OPTIONS = [
     option("did you mean 'gamma'", "gama", family="gama"),
     option("jalax.families.Binomial(link='...')", "probit", family="binomial(link='probit')"),
     option("use 'negativebinomial1'", "quasipoisson", family="quasipoisson"),
+    option("did you mean 'size'", "'sizes'", weights="sizes"),
+    option("did you mean 'x'", "'X'", dispersion="~ X"),
     option("such as '~ 1 + x'", zero=True, family="poisson"),
     option("such as '~ 1 + x'", dispersion="x"),
     option("leave the bar term out", dispersion="~ (1|school)"),
