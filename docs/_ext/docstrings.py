@@ -19,7 +19,16 @@ SPACES = (
     "weights",
     "options",
 )
-SPACES += ("families", "predictions", "residuals", "references", "results", "runtime", "extend")
+SPACES += (
+    "families",
+    "contrasts",
+    "predictions",
+    "residuals",
+    "references",
+    "results",
+    "runtime",
+    "extend",
+)
 PLACES = (("jalax", jalax), *((f"jalax.{name}", getattr(jalax, name)) for name in SPACES))
 
 

@@ -526,12 +526,16 @@ GOOD = (
     "y ~ C(arm, Treatment('b')) + np.log(t) + (1|g)",
     "y ~ S(arm) + (scale(x)|g)",
     "yes ~ x + {2**x} + (1|C(k))",
+    "y ~ (x + arm)^2 + factor(k) + (x - 1 | g)",
+    "cbind(k, m - k) ~ ns(t, 3) + relevel(arm, ref = 'b') + (1 | factor(k))",
+    "y ~ C(arm, contr.sum) + poly(x, 2, raw = TRUE) + I(arm == 'a'):x + (1|g)",
 )
 PIECES = (
     *DATA,
     *("~", "+", "-", "*", "**", "/", "//", ":", "|", "||", "(", ")", "[", "]", "{", "}", ",", "="),
     *("==", "<", "1", "0", "2", "-1", "1.5", "99999999999", "'a'", '"', "`", "None", "True", "."),
     *("log", "poly", "bs", "C", "p", "offset", "I", "np.log", "np.save", "open", "exec", "parse"),
+    *("^", "%in%", "factor", "ns", "relevel", "c", "Poly", "TRUE", "2L", "::", "&", "$"),
     *("data.frame", "_", "__class__", "é", "\n", "\0", "\\", "%", "!", "zz", " "),
 )
 

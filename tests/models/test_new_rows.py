@@ -86,8 +86,8 @@ BAD = {
     ),
     "text": (
         {"x": ["one"], "arm": ["a"], "school": ["s0"]},
-        "the term 'x' cannot be evaluated on new_data: ValueError: could not convert string to "
-        "float: 'one'",
+        "the term 'x' cannot be evaluated on new_data: could not convert string to float: 'one'; "
+        "give its columns the kind that they had in the fit.",
     ),
     "infinite": (
         {"x": [1.0, np.inf], "arm": ["a", "a"], "school": ["s0", "s0"]},

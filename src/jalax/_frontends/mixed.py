@@ -34,8 +34,10 @@ from jalax._frontends.mixed_rows import to_rows
 from jalax._model.algorithm import Algorithm
 from jalax._runtime import arguments
 from jalax.families import Gaussian
+from jalax.models._contrasts import Contrasts, check
 from jalax.models._design import Asked
 from jalax.models._mixed import MixedDesign, build
+from jalax.models._r_words import named_options
 
 # What is done where nothing else is asked for.
 CONDITIONAL, RESPONSE, LINK = Conditional(), Response(), Link()
@@ -257,7 +259,8 @@ class MixedResult(FitResult):
         tables = [self._quality(), mixed_tables.variances(rows, self.theta)]
         tables += [self._fixed(), *mixed_tables.beside(rows, self.theta)]
         tables += maxima_tables(self)
-        notes = [f"{self.mixed.num_rows} observations; levels of {groups}"]
+        notes = [design.codings] if design.codings else []
+        notes.append(f"{self.mixed.num_rows} observations; levels of {groups}")
         notes.append(f"status: {self.status} ({self.message}), {self.seconds:.1f} s")
         if self.known_evidence is not None:
             notes += [
@@ -310,6 +313,7 @@ class MixedResult(FitResult):
         return Table("", columns, [("", cells)], formats)
 
 
+@named_options("jalax.mixed")
 def mixed(
     formula: str,
     data: Any,
@@ -318,6 +322,7 @@ def mixed(
     dispersion: str | None = None,
     zero: str | None = None,
     weights: str | None = None,
+    contrasts: Mapping[str, Contrasts] | None = None,
     key: jax.Array | None = None,
     algorithm: Algorithm | None = None,
     num_particles: int | None = None,
@@ -343,6 +348,8 @@ def mixed(
         zero: a formula for the log-odds of zeros beside those of the family; of a family without
             zeros, such as "gamma" or "truncated poisson", that is a hurdle model.
         weights: a column of the data; a row counts as often as it says.
+        contrasts: how factors of the fixed effects are coded, `{"arm": jalax.contrasts.Helmert()}`;
+            by themselves they are by treatment, and the first level is the reference.
         key: `jax.random.key(seed)`.
         algorithm, num_particles, num_steps, restarts, callbacks, progress: as in `jalax.fit`.
         fixed: as in `jalax.fit`, by the names of the summary: `fixed={"sd Intercept | g": 0.5}`.
@@ -358,7 +365,8 @@ def mixed(
     True
     """
     arguments.check_key(key)
-    model, design = build(formula, data, family, Asked(dispersion, zero, weights))
+    asked = Asked(dispersion, zero, weights, contrasts=check(contrasts))
+    model, design = build(formula, data, family, asked)
     result = fit(
         model,
         key=key,

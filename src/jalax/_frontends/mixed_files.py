@@ -15,6 +15,7 @@ from jalax._runtime import arguments, files
 from jalax._runtime.files import FileError
 from jalax.families._catalogue import read, written
 from jalax.families._family import Family
+from jalax.models import _contrasts
 from jalax.models._design import Asked
 from jalax.models._mixed import MixedDesign, build, unwrapped
 
@@ -39,7 +40,8 @@ def pack(mixed: MixedDesign, arrays: dict[str, np.ndarray]) -> dict[str, Any] | 
         "formula": design.formula,
         "family": written(unwrapped(mixed.family)),
         "columns": columns,
-        "asked": design.asked._asdict(),
+        "asked": {n: x for n, x in design.asked._asdict().items() if n != "contrasts"},
+        "contrasts": _contrasts.written(design.asked.contrasts),
     }
 
 
@@ -116,8 +118,9 @@ def unpack(
     if type(formula) is not str or not all(type(x) in (str, type(None)) for x in asked.values()):
         raise FileError("its formula is no text.")
     frame, family = _frame(section["columns"], arrays), _family(section["family"])
+    contrasts = _codings(section.get("contrasts"))
     try:
-        model, design = build(formula, frame, family, Asked(**asked))
+        model, design = build(formula, frame, family, Asked(**asked, contrasts=contrasts))
     except ImportError:  # pandas or formulae is not installed: the file may be fine
         raise
     except Exception as error:  # whatever a formula of anybody's brings about, memory included
@@ -137,6 +140,13 @@ def _family(plain: Any) -> Family:
         return read(plain)
     except Exception as error:
         raise FileError(f"its family is {plain!r}.") from error
+
+
+def _codings(plain: Any) -> dict[str, _contrasts.Contrasts]:
+    try:
+        return _contrasts.read(plain)
+    except Exception as error:
+        raise FileError(f"its contrasts are {plain!r}.") from error
 
 
 def _held_numbers(places: Any, theta: Any) -> np.ndarray:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+from types import FunctionType
 from typing import Any
 
 from ._continuous import Beta, Gamma, Gaussian, InverseGaussian, LogNormal, StudentT
@@ -88,9 +90,12 @@ def find(family: Any) -> Family:
     if isinstance(family, type) and issubclass(family, Family):
         raise TypeError(f"family must be an object: {family.__name__}(), not {family.__name__}.")
     if not isinstance(family, str):
+        what = (
+            f"the function {family.__name__}" if isinstance(family, FunctionType) else repr(family)
+        )
         raise TypeError(
-            "family must be a name such as 'poisson', or an object such as "
-            f"jalax.families.Poisson(), got {family!r}."
+            "family must be a name in quotes such as 'poisson', or an object such as "
+            f"jalax.families.Poisson(), got {what}."
         )
     name = family.lower().replace("-", "_").strip()
     name = OTHERS.get(name, name)
@@ -98,7 +103,14 @@ def find(family: Any) -> Family:
         return NAMES[name]
     if name in ABSENT:
         raise ValueError(f"there is no family {family!r}: {ABSENT[name]}.")
-    raise ValueError(f"family must be one of {', '.join(NAMES)}, got {family!r}.")
+    if "(" in name:
+        kind = type(find(name.partition("(")[0])).__name__
+        raise ValueError(
+            f"family={family!r} is a call in quotes: write jalax.families.{kind}(link='...')."
+        )
+    near = difflib.get_close_matches(name, [*NAMES, *OTHERS], 1, 0.6)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ValueError(f"family must be one of {', '.join(NAMES)}, got {family!r}{hint}.")
 
 
 # --- in a file -----------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import _coding, _syntax
+from ._contrasts import NO_CONTRASTS, Contrasts
 from ._formula import (
     Block,
     as_frame,
@@ -46,6 +48,7 @@ class Asked(NamedTuple):
     dispersion: str | None = None  # a one-sided formula
     zero: str | None = None
     weights: str | None = None  # a column
+    contrasts: Mapping[str, Contrasts] = NO_CONTRASTS  # by factor
 
 
 NOTHING = Asked()
@@ -65,6 +68,7 @@ class Design(NamedTuple):
     dispersion: Side | None = None
     zero: Side | None = None
     weights: np.ndarray | None = None
+    codings: str = ""  # of the factors, in words
 
     @property
     def y(self) -> np.ndarray:
@@ -81,12 +85,20 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
     `ordered`: the response is a category, and there is no intercept but its thresholds.
     """
     if not isinstance(formula, str):
-        raise TypeError(f"formula must be a string, got {type(formula).__name__}.")
+        raise TypeError(
+            "formula must be a string such as 'y ~ x + (1|group)', got "
+            f"{type(formula).__name__}; it comes first, and the data follow."
+        )
     if "~" not in formula:
-        raise ValueError(f"{formula!r} has no response: write 'y ~ {formula}'.")
+        meant = f"y ~ {formula or 'x + (1|group)'}"
+        if "=" in formula:
+            meant = formula.replace("=", "~", 1)
+        raise ValueError(f"{formula!r} has no response: write {meant!r}.")
     frame = as_frame(data)
     if not len(frame):
         raise ValueError("the data have no rows.")
+    elsewhere = [name for name in asked if isinstance(name, str)]
+    formula = _syntax.expanded(formula, [str(name) for name in frame.columns], elsewhere)
     names = check_columns([*_columns_of(formula), *_columns_beside(asked)], frame)
     frame = frame[list(dict.fromkeys(names))].copy()
     bars = bar_terms(formula)
@@ -96,37 +108,58 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
             "out. Add one, or fit a generalised linear model, which needs no jalax."
         )
     response = _response(split(formula)[0], frame, ordered)
-    fixed, X, offset = fixed_columns(matrices(without_bars(formula), frame).common, len(frame))
+    common = matrices(without_bars(formula), frame, asked.contrasts).common
+    fixed, X, offset = fixed_columns(common, len(frame))
     if ordered:
         fixed, X = _without_intercept(fixed, X)
     blocks: list[Block] = []
     for bar in bars:
         blocks += blocks_of(bar, frame, [block.name for block in blocks])
-    sides = _side("dispersion", asked.dispersion, frame), _side("zero", asked.zero, frame)
-    known = fixed, X, offset, tuple(blocks), frame, asked, *sides
-    return Design(formula, response, *known, _weights(asked.weights, frame))
+    commons = [common, *_commons_beside(asked, frame)]
+    _coding.check_used(asked.contrasts, commons, frame)
+    dispersion = _side("dispersion", asked.dispersion, frame, commons[1])
+    zero = _side("zero", asked.zero, frame, commons[2])
+    known = fixed, X, offset, tuple(blocks), frame, asked, dispersion, zero
+    weights = _weights(asked.weights, frame)
+    return Design(formula, response, *known, weights, _coding.notes(commons))
 
 
 # --- the left side -------------------------------------------------------------------------------
 
-# What formulae does not know there, and R's users write.
-_NAME = r"([A-Za-z_.][\w.]*)"
-_PAIR = re.compile(rf"^(Surv|surv|cbind)\(\s*{_NAME}\s*,\s*{_NAME}\s*\)$")
-
 
 def _columns_of(formula: str) -> list[str]:
     left, right = split(formula)
-    if (pair := _PAIR.match(left)) is not None:
-        return [*pair.groups()[1:], *names_in(right)]
+    if (pair := _pair(left)) is not None:
+        return [
+            *(name for part in pair[1:] for name in names_in(f"0 + I({part})")),
+            *names_in(right),
+        ]
     return names_in(formula)
+
+
+def _pair(left: str) -> tuple[str, str, str] | None:
+    """What formulae does not know there, and R's users write."""
+    name, parts = _syntax.call_of(left) or ("", [])
+    if name not in ("Surv", "surv", "cbind"):
+        return None
+    if len(parts) == 2:
+        return name, parts[0], parts[1]
+    if name == "cbind":
+        raise ValueError(
+            f"{left} has {len(parts)} columns: write cbind(successes, failures) for counts out of "
+            "trials."
+        )
+    raise ValueError(
+        f"{left} is no Surv(time, event), with an event of 1 where it was seen and 0 where the "
+        "time is censored: write these two."
+    )
 
 
 def _response(left: str, frame: Any, ordered: bool) -> Response:
     if ordered:
         return _categories(left, frame)
-    if (pair := _PAIR.match(left)) is not None:
-        call, first, second = pair.groups()
-        return _two_columns(left, call, first, second, frame)
+    if (pair := _pair(left)) is not None:
+        return _two_columns(left, *pair, frame)
     response = matrices(f"{left} ~ 1", frame).response
     values = np.asarray(response.design_matrix)
     if response.kind == "proportion":
@@ -144,7 +177,7 @@ def _response(left: str, frame: Any, ordered: bool) -> Response:
 
 
 def _two_columns(left: str, call: str, first: str, second: str, frame: Any) -> Response:
-    y, other = (_numeric(name, frame[name]) for name in (first, second))
+    y, other = (_part(text, frame) for text in (first, second))
     if call == "cbind":  # successes and failures
         return Response(left, y, y + other)
     wrong = ~np.isin(other, (0, 1))
@@ -154,6 +187,15 @@ def _two_columns(left: str, call: str, first: str, second: str, frame: Any) -> R
             f"censored; it has {other[wrong][0]:g}."
         )
     return Response(left, y, event=other)
+
+
+def _part(text: str, frame: Any) -> np.ndarray:
+    """A column, or arithmetic such as `size - incidence`."""
+    name = text.strip("`")
+    if name in frame.columns:
+        return _numeric(name, frame[name])
+    values = np.asarray(matrices(f"I({text}) ~ 1", frame).response.design_matrix)
+    return _numeric(text, values.reshape(len(frame), -1)[:, 0])
 
 
 def _numeric(name: str, column: Any) -> np.ndarray:
@@ -230,11 +272,20 @@ def _one_sided(what: str, formula: Any) -> str:
     return split(formula)[1]
 
 
-def _side(what: str, formula: str | None, frame: Any) -> Side | None:
+def _commons_beside(asked: Asked, frame: Any) -> list[Any]:
+    """The terms of the formulas beside that of the mean; None: there is none."""
+    return [
+        None
+        if formula is None
+        else matrices(_one_sided(what, formula), frame, asked.contrasts).common
+        for what, formula in (("dispersion", asked.dispersion), ("zero", asked.zero))
+    ]
+
+
+def _side(what: str, formula: str | None, frame: Any, common: Any) -> Side | None:
     if formula is None:
         return None
-    right = _one_sided(what, formula)
-    names, X, offset = fixed_columns(matrices(right, frame).common, len(frame))
+    names, X, offset = fixed_columns(common, len(frame))
     if offset.any():
         raise ValueError(f"{what}={formula!r} has an offset, which it cannot have.")
     return Side(formula, names, X)

@@ -9,6 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from . import _coding
+from ._contrasts import NO_CONTRASTS, Contrasts, Helmert, Poly, Refused
+from ._functions import Factor, NaturalSpline, Relevel, c
+from ._syntax import columns_message, translated
+
 # What a formula may call: these, by themselves or as np.log, and some of formulae's own. Left to
 # itself, formulae looks a function up in whatever module calls it and follows every dot, so that
 # np.save or the exec of a module's imports would be functions of a formula too.
@@ -18,11 +23,13 @@ _FORMULAE = (
     *("C", "T", "S", "Treatment", "Sum", "B", "binary"),
     *("I", "offset", "p", "prop", "proportion"),
 )
+_OWN = {"factor": Factor, "relevel": Relevel, "ns": NaturalSpline, "c": c}
+_OWN |= {"Helmert": Helmert, "Poly": Poly}
 FUNCTIONS: dict[str, Any] = {name: getattr(np, name) for name in _NUMPY}
 FUNCTIONS["np"] = SimpleNamespace(**FUNCTIONS)
-ALLOWED = frozenset((*_NUMPY, *(f"np.{name}" for name in _NUMPY), *_FORMULAE))
+FUNCTIONS |= _OWN
+ALLOWED = frozenset((*_NUMPY, *(f"np.{name}" for name in _NUMPY), *_FORMULAE, *_OWN))
 
-LONGEST = 10_000  # characters
 HIGHEST_ORDER = 10  # of interactions, in (a + b) ** 3
 HIGHEST_POWER = 100  # inside a call
 
@@ -49,10 +56,20 @@ def as_frame(data: Any) -> Any:
     if hasattr(data, "to_pandas"):  # polars
         return data.to_pandas()
     if isinstance(data, Mapping):
-        return pd.DataFrame(dict(data))
+        try:
+            return pd.DataFrame(dict(data))
+        except ValueError as error:
+            lengths = {name: np.size(column) for name, column in data.items()}
+            raise ValueError(
+                f"the columns of data differ in length, {lengths}: give each a value a row."
+            ) from error
+    remedy = {
+        str: "read it by pandas.read_csv",
+        np.ndarray: "name its columns by pandas.DataFrame(array, columns=[...])",
+    }.get(type(data), "make one by pandas.DataFrame(data)")
     raise TypeError(
         "data must be a pandas or polars DataFrame or a dict of columns, got "
-        f"{type(data).__name__}."
+        f"{type(data).__name__}: {remedy}."
     )
 
 
@@ -87,19 +104,18 @@ def split(formula: str) -> tuple[str, str]:
     return left.strip(), right.strip()
 
 
-def check_syntax(formula: str) -> None:
-    """Refuse what formulae would run but a formula has no need of, and what it would ignore."""
+def check_syntax(formula: str) -> str:
+    """The formula in formulae's words, without what it would run but a formula has no need of."""
     from formulae.parser import Parser
     from formulae.scanner import Scanner
 
-    if len(formula) > LONGEST:
-        raise ValueError(f"the formula {formula[:40]!r}... is longer than {LONGEST} characters.")
+    plain = translated(formula)
     try:
-        parser = Parser(Scanner(formula.replace("||", "|")).scan())
+        parser = Parser(Scanner(plain.replace("||", "|")).scan())
         tree = parser.parse()
         parts = list(_parts(tree))
     except Exception as error:  # also a RecursionError
-        raise ValueError(f"the formula {formula!r} cannot be read: {error}") from error
+        raise _unreadable(formula) from error
     if not parser.at_end():  # formulae stops there and goes on without the rest
         raise ValueError(
             f"the formula {formula!r} cannot be read from {parser.peek().lexeme!r} on."
@@ -110,6 +126,14 @@ def check_syntax(formula: str) -> None:
             _check_call(formula, node.callee)
         elif kind == "Binary" and node.operator.kind == "STAR_STAR":
             _check_power(formula, node, in_call)
+    return plain
+
+
+def _unreadable(formula: str) -> ValueError:
+    return ValueError(
+        f"the formula {formula!r} cannot be read: write it as a sum of terms, such as "
+        "y ~ x + a:b + (x|group), and arithmetic as I(2 * x)."
+    )
 
 
 def _parts(node: Any, in_call: bool = False) -> Iterator[tuple[Any, bool]]:
@@ -127,7 +151,7 @@ def _check_call(formula: str, callee: Any) -> None:
     name = callee.name.lexeme if type(callee).__name__ == "Variable" else None
     if name in ALLOWED and callee.level is None:
         return
-    known = ", ".join((*_NUMPY, *_FORMULAE))
+    known = ", ".join((*_NUMPY, *_FORMULAE, *_OWN))
     raise ValueError(
         f"the formula {formula!r} calls {'something without a name' if name is None else name}. "
         f"A formula may call {known}; compute anything else before, as a column of the data."
@@ -164,11 +188,11 @@ def names_in(formula: str) -> list[str]:
     """The columns that a formula names."""
     from formulae import model_description
 
-    check_syntax(formula)
+    plain = check_syntax(formula)
     try:
-        names = model_description(formula.replace("||", "|")).var_names
+        names = model_description(plain.replace("||", "|")).var_names
     except Exception as error:
-        raise ValueError(f"the formula {formula!r} cannot be read: {error}") from error
+        raise _unreadable(formula) from error
     return sorted(filter(None, names))  # a number in a call has no name
 
 
@@ -177,7 +201,12 @@ def check_columns(names: list[str], frame: Any) -> list[str]:
     columns = [str(column) for column in frame.columns]
     for name in names:
         if name not in columns:
-            raise ValueError(f"there is no column {name!r}; the data have {', '.join(columns)}.")
+            raise ValueError(columns_message(name, columns))
+        if columns.count(name) > 1 or name not in frame.columns:
+            raise ValueError(
+                f"column {name!r} is there {columns.count(name)} times, or its name is no text: "
+                "give every column a name of its own, by data.columns = [...]."
+            )
         missing = int(frame[name].isna().sum())
         if missing:
             raise ValueError(
@@ -187,21 +216,16 @@ def check_columns(names: list[str], frame: Any) -> list[str]:
     return names
 
 
-def matrices(formula: str, frame: Any) -> Any:
-    from formulae import design_matrices
-    from formulae.environment import Environment
-
-    check_syntax(formula)  # of what is evaluated, and not only of the text it was cut out of
+def matrices(formula: str, frame: Any, contrasts: Mapping[str, Contrasts] = NO_CONTRASTS) -> Any:
+    plain = check_syntax(formula)  # of what is evaluated, and not only of the text it is cut from
     try:
-        # An environment without names: by default it is this module, with all that it imports.
-        env = Environment([])
-        return design_matrices(
-            formula, frame, na_action="error", env=env, extra_namespace=FUNCTIONS
-        )
+        return _coding.design(plain, frame, contrasts, FUNCTIONS)
+    except Refused as refused:
+        raise ValueError(f"the part {formula!r} of the formula: {refused}") from None
     except Exception as error:
         raise ValueError(
             f"the part {formula!r} of the formula cannot be evaluated on these data: "
-            f"{type(error).__name__}: {error}"
+            f"{_coding.plain(error)}. Compute it before, as a column of the data."
         ) from error
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -28,10 +29,12 @@ from jalax.families._ordinal import Ordinal
 from jalax.families._zeros import LOG_ODDS, WithZeros
 
 from . import _checks
+from ._contrasts import Contrasts, check
 from ._design import NOTHING, Asked, Design, parse
 from ._first_theta import first_theta
 from ._formula import Block
 from ._gaussian import LOG_2PI
+from ._r_words import named_options
 from ._random_effects import (
     correlations,
     draw_effects,
@@ -158,6 +161,7 @@ def _unconstrain(family: Family, theta: Theta) -> Theta:
     return out | own
 
 
+@named_options("jalax.models.mixed")
 def mixed(
     formula: str,
     data: Any,
@@ -166,17 +170,19 @@ def mixed(
     dispersion: str | None = None,
     zero: str | None = None,
     weights: str | None = None,
+    contrasts: Mapping[str, Contrasts] | None = None,
 ) -> Model:
     """A mixed model from a formula; see `jalax.mixed`, which also fits it.
 
-    The arguments are as there: formula, data, family, dispersion, zero and weights.
+    The arguments are as there: formula, data, family, dispersion, zero, weights and contrasts.
 
     >>> from jalax import datasets, models
     >>> model = models.mixed("yield_ ~ 1 + (1|batch)", datasets.dyestuff().to_frame())
     >>> model.num_groups, sorted(model.theta)
     (6, ['beta', 'cor', 'sd', 'sigma'])
     """
-    model, _ = build(formula, data, family, Asked(dispersion, zero, weights))
+    asked = Asked(dispersion, zero, weights, contrasts=check(contrasts))
+    model, _ = build(formula, data, family, asked)
     return model
 
 

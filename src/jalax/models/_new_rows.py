@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ._coding import as_values, plain
 from ._design import Design, Side
 from ._formula import (
     Block,
@@ -21,6 +22,7 @@ from ._formula import (
     split,
     without_bars,
 )
+from ._functions import present
 
 
 class Fixed(NamedTuple):
@@ -57,7 +59,7 @@ def read(data: Any) -> Any:
     frame = as_frame(data)
     if not len(frame):
         raise ValueError("new_data has no rows.")
-    return frame
+    return as_values(frame)
 
 
 def fixed_rows(design: Design, frame: Any) -> Fixed:
@@ -72,7 +74,7 @@ def side_rows(side: Side, design: Design, frame: Any) -> np.ndarray:
 
 def _rows_of(formula: str, design: Design, frame: Any, categories: Any = None) -> Fixed:
     """With categories, whose thresholds are the intercepts, there is no other one."""
-    common = matrices(formula, design.frame).common
+    common = matrices(formula, design.frame, design.asked.contrasts).common
     rows = len(frame)
     columns, offset = [np.zeros((rows, 0))], np.zeros(rows)
     for name, term in ({} if common is None else common.terms).items():
@@ -142,13 +144,19 @@ def _bars(design: Design) -> Iterator[tuple[Any, list[Block], dict[str, Any]]]:
 
 def factors(design: Design) -> dict[str, Factor]:
     """The columns of the fixed effects that are factors, with their levels in order."""
+    from pandas.api.types import is_numeric_dtype
+
     common = matrices(without_bars(design.formula), design.frame).common
     found: dict[str, Factor] = {}
     for term in ({} if common is None else common.terms).values():
         for part in getattr(term, "components", ()):
-            if part.kind == "categoric" and len(part.var_names) == 1:
-                (name,) = part.var_names
-                found[name] = Factor(name, list(part.levels))
+            names = list(filter(None, part.var_names))
+            if part.kind == "categoric" and len(names) == 1:
+                found[names[0]] = Factor(names[0], list(part.levels))
+                continue
+            for name in names:  # of I(arm == 'a')
+                if not is_numeric_dtype(design.frame[name]):
+                    found.setdefault(name, Factor(name, present(design.frame[name])))
     return found
 
 
@@ -179,7 +187,7 @@ def _check_columns(frame: Any, names: Any) -> None:
 
 def _values(part: Any, frame: Any) -> Any:
     """A factor's column, or what a call such as C(x) makes of one."""
-    if type(part).__name__ == "Variable":
+    if not hasattr(part, "call"):
         return frame[part.name]
     value = part.call.eval(frame, part.env)
     return value.data if type(value).__name__ == "CategoricalBox" else value
@@ -205,7 +213,8 @@ def _evaluated(name: str, term: Any, frame: Any) -> np.ndarray:
         return np.asarray(term.eval_new_data(frame), float).reshape(len(frame), -1)
     except Exception as error:
         raise ValueError(
-            f"the term {name!r} cannot be evaluated on new_data: {type(error).__name__}: {error}"
+            f"the term {name!r} cannot be evaluated on new_data: {plain(error)}; give its columns "
+            "the kind that they had in the fit."
         ) from error
 
 
