@@ -238,6 +238,7 @@ def _evidences(
                 "compares models of the same data only. If they differ in covariates alone, tell "
                 "compare what was observed: observed=lambda data: ..."
             )
+    _check_flat(results)
     evidences = {}
     for name, result in results.items():
         evidence = _evidence_on(mesh, result)
@@ -245,6 +246,19 @@ def _evidences(
             raise ValueError(f"the fit {name!r} has no evidence: {result.evidence_reason}")
         evidences[name] = evidence
     return evidences
+
+
+def _check_flat(results: Mapping[str, FitResult]) -> None:
+    """What is integrated out under a flat prior has units, and must be the same."""
+    flat = {name: result.integrated_out for name, result in results.items()}
+    first = next(iter(flat))
+    for name, mark in flat.items():
+        if mark != flat[first]:
+            raise ValueError(
+                f"{first!r} and {name!r} have other fixed effects, or one of them is no REML fit: "
+                "a restricted likelihood tells nothing about fixed effects. Fit both without "
+                "likelihood=jalax.REML()."
+            )
 
 
 def _evidence_on(mesh: Any, result: FitResult) -> Evidence | None:

@@ -88,6 +88,14 @@ class FitResult(AfterFit, Portable):
     """
 
     @property
+    def integrated_out(self) -> str:
+        """A mark of what its likelihood integrates out under a flat prior, beside the latents.
+
+        Of `jalax.mixed` by REML; else "". Likelihoods with other marks have other units.
+        """
+        return ""
+
+    @property
     def path_log_evidence(self) -> float | None:
         """log p_theta(y) at the last theta, carried along the path from the start.
 

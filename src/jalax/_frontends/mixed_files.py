@@ -16,7 +16,9 @@ from jalax._runtime.files import FileError
 from jalax.families._catalogue import read, written
 from jalax.families._family import Family
 from jalax.models._design import Asked
+from jalax.models._kept_rows import LeftOut, Refuse
 from jalax.models._mixed import MixedDesign, build, unwrapped
+from jalax.models._restricted import REML
 
 NULLABLE = (
     *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
@@ -39,7 +41,9 @@ def pack(mixed: MixedDesign, arrays: dict[str, np.ndarray]) -> dict[str, Any] | 
         "formula": design.formula,
         "family": written(unwrapped(mixed.family)),
         "columns": columns,
-        "asked": design.asked._asdict(),
+        "asked": design.asked.in_words(),
+        "left_out": None if design.left_out is None else list(design.left_out),
+        "restricted": design.asked.likelihood is not None,
     }
 
 
@@ -117,7 +121,9 @@ def unpack(
         raise FileError("its formula is no text.")
     frame, family = _frame(section["columns"], arrays), _family(section["family"])
     try:
-        model, design = build(formula, frame, family, Asked(**asked))
+        likelihood = REML() if section.get("restricted") else None
+        whole = Asked(**asked, missing=Refuse(), likelihood=likelihood)
+        model, design = build(formula, frame, family, whole)
     except ImportError:  # pandas or formulae is not installed: the file may be fine
         raise
     except Exception as error:  # whatever a formula of anybody's brings about, memory included
@@ -129,7 +135,19 @@ def unpack(
         model = held.held_at(model, fields["theta"], _held_numbers(places, fields["theta"]))
     if _shapes(fields["free"]) != _shapes(model.unconstrained(fields["theta"])):
         raise FileError("its numbers on the optimiser's scale are not those of its theta.")
-    return None if section.get("log_prior") else model, design
+    known = design.design._replace(left_out=_left_out(section.get("left_out")))
+    return None if section.get("log_prior") else model, design._replace(design=known)
+
+
+def _left_out(plain: Any) -> LeftOut | None:
+    if plain is None:
+        return None
+    rows, of, columns = plain
+    if type(rows) is not int or type(of) is not int or not 0 < rows < of:
+        raise FileError(f"of its rows {rows!r} of {of!r} are left out.")
+    if type(columns) is not list or not all(type(name) is str for name in columns):
+        raise FileError(f"the columns with missing values are {columns!r}.")
+    return LeftOut(rows, of, tuple(columns))
 
 
 def _family(plain: Any) -> Family:

@@ -173,17 +173,11 @@ def names_in(formula: str) -> list[str]:
 
 
 def check_columns(names: list[str], frame: Any) -> list[str]:
-    """The names, all of them columns that are there and complete."""
+    """The names, all of them columns that are there."""
     columns = [str(column) for column in frame.columns]
     for name in names:
         if name not in columns:
             raise ValueError(f"there is no column {name!r}; the data have {', '.join(columns)}.")
-        missing = int(frame[name].isna().sum())
-        if missing:
-            raise ValueError(
-                f"column {name!r} has {missing} missing value(s): drop those rows "
-                f"(data.dropna(subset=[{name!r}])) or impute them first."
-            )
     return names
 
 
