@@ -119,6 +119,8 @@ def unpack(
     formula, asked = section["formula"], section.get("asked", {})
     if type(formula) is not str or not all(type(x) in (str, type(None)) for x in asked.values()):
         raise FileError("its formula is no text.")
+    if type(section.get("restricted", False)) is not bool:
+        raise FileError(f"whether it is a fit by REML is {section['restricted']!r}.")
     frame, family = _frame(section["columns"], arrays), _family(section["family"])
     try:
         likelihood = REML() if section.get("restricted") else None

@@ -83,7 +83,7 @@ def in_subset(frame: Any, subset: Any) -> Any:
             f"subset must be boolean, true for the rows to fit, got {chosen.dtype}: write a "
             "comparison, such as data['age'] > 5."
         )
-    keep = np.asarray(chosen.notna())  # R leaves out rows of which it is not known, too
+    keep = np.array(chosen.notna())  # R leaves out rows of which it is not known, too
     keep[keep] = chosen[keep].to_numpy(bool)
     if not keep.any():
         raise ValueError("subset is true for no row: nothing is left to fit.")
