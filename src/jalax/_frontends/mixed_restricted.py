@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from jalax._evidence.uncertainty import Uncertainty
 from jalax._fit.result import FitResult
+from jalax._frontends.mixed_parts import Theta, numbers
+from jalax._runtime.compilation import LEVEL_1, jit
+from jalax._runtime.function_keys import Static
 from jalax.models._mixed import MixedDesign, from_white
-from jalax.models._restricted import fixed_covariance, root_of
+from jalax.models._restricted import Compressed, curvature, root_of
 
 
 def check_options(
@@ -53,12 +58,22 @@ def uncertainty_of(result: FitResult, mixed: MixedDesign) -> Uncertainty | None:
 
 def covariance_of_fixed(theta: Any, mixed: MixedDesign) -> np.ndarray:
     """(p, p)."""
-    assert mixed.restricted is not None
+    rows = mixed.restricted
+    assert rows is not None
     blocks = sorted(mixed.design.blocks, key=lambda block: block.name)
     shapes = tuple(
         (block.name, mixed.levels[block.name].shape[-1], len(block.effects)) for block in blocks
     )
-    return fixed_covariance(mixed.restricted, lambda t: root_of(shapes, from_white, t), theta)
+    with jax.enable_x64(True):
+        root = Static.of(functools.partial(root_of, shapes, from_white))
+        matrix = np.asarray(_curvature(rows, root, numbers(theta)))
+    back = np.linalg.inv(rows.triangle)
+    return back @ np.linalg.inv(matrix) @ back.T
+
+
+@jit(LEVEL_1, static_argnames="root")
+def _curvature(rows: Compressed, root: Static, theta: Theta) -> jax.Array:
+    return curvature(rows, root, theta)
 
 
 def integrated_out(mixed: MixedDesign) -> str:

@@ -190,12 +190,3 @@ def _eliminated(matrix: Array, count: int) -> tuple[Array, Array]:
         return matrix - column[..., :, None] * (column / pivot)[..., None, :], pivot[..., 0]
 
     return lax.scan(step, matrix, jnp.arange(count))
-
-
-def fixed_covariance(rows: Compressed, root_of: Callable, theta: Any) -> np.ndarray:
-    """(X'V^{-1}X)^{-1}, lme4's `vcov`."""
-    with jax.enable_x64(True):
-        theta = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, float)), theta)
-        matrix = np.asarray(curvature(rows, root_of, theta))
-    back = np.linalg.inv(rows.triangle)
-    return back @ np.linalg.inv(matrix) @ back.T
