@@ -364,5 +364,4 @@ def mixed(
         progress=progress,
     )
     known = {field.name: getattr(result, field.name) for field in dataclasses.fields(FitResult)}
-    known["saved_uncertainty"] = mixed_restricted.uncertainty_of(result, design)
-    return MixedResult(**known, mixed=design)
+    return MixedResult(**known | mixed_restricted.improved(result, design), mixed=design)

@@ -259,7 +259,8 @@ def _with_columns(frame: Any, asked: Asked) -> tuple[Any, Asked]:
         values = getattr(asked, what)
         if values is not None and not isinstance(values, str):
             frame = frame.assign(**{f"({what})": of_rows(what, values, frame)})
-            asked = asked._replace(**{what: f"({what})"})
+            name: Any = f"({what})"
+            asked = asked._replace(**{what: name})
     return frame, asked
 
 

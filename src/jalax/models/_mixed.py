@@ -66,7 +66,7 @@ class MixedDesign(NamedTuple):
     family: Family
     outer: str | None  # the factor whose levels are the groups; None: one joint latent
     levels: dict[str, np.ndarray]  # block: (G, L) or (L,), level of each latent row; -1: none
-    restricted: Compressed | None = None  # of REML
+    restricted: Compressed | None = None  # of REML, columns X and y less the offset
 
     @property
     def num_rows(self) -> int:
@@ -256,9 +256,10 @@ def build(
         check_restricted(asked.likelihood, family, design.dispersion is not None, latent)
         z = np.concatenate([rows["Z"][name] for name in sorted(latent)], axis=1)
         places = places_of(latent, rows["level"])
-        restricted = compressed(design.X, design.precisions, z, places, index, latent)
-        root = functools.partial(root_of, shapes_of(latent), from_white)
-        log_joint = functools.partial(plus_restricted, log_joint, restricted, root)
+        columns = np.column_stack([design.X, design.y - design.offset])
+        restricted = compressed(columns, design.precisions, z, places, index, latent)
+        root, of_X = functools.partial(root_of, shapes_of(latent), from_white), design.X.shape[1]
+        log_joint = functools.partial(plus_restricted, log_joint, restricted.of_first(of_X), root)
     theta, constrain = first_theta(design, family), functools.partial(_constrain, family)
     if outer is None:
         arrays = _checks.to_jax(rows)

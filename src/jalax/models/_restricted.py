@@ -52,12 +52,21 @@ class REML:
 
 
 class Compressed(NamedTuple):
-    """What REML needs of the rows, W^{1/2} X = basis triangle: NumPy's, in float64."""
+    """What REML needs of the rows: NumPy's, in float64.
+
+    Of columns X, W^{1/2} X = basis triangle.
+    """
 
     F: np.ndarray  # (G, D, D), Z'WZ = F F'
     Q: np.ndarray  # (G, D, p), of the basis what F sees
     rest: np.ndarray  # (p, p), of the basis what it does not, over all groups
     triangle: np.ndarray  # (p, p)
+
+    def of_first(self, count: int) -> Compressed:
+        """Of the first columns of X."""
+        some = slice(count)
+        Q, rest, triangle = self.Q[:, :, some], self.rest[some, some], self.triangle[some, some]
+        return Compressed(self.F, Q, rest, triangle)
 
 
 def check_restricted(likelihood: Any, family: Family, dispersion: bool, latent: Any) -> None:
@@ -147,7 +156,7 @@ def _log_term(rows: Compressed, root_of: Callable, theta: Any) -> Array:
     flat, unravel = ravel_pytree({name: theta[name] for name in theta if name != "beta"})
 
     def half_log_det(flat: Array) -> Array:
-        matrix = curvature(rows, root_of, unravel(flat))
+        matrix, _ = curvature(rows, root_of, unravel(flat))
         return jnp.sum(jnp.log(_eliminated(matrix, count)[1])) / 2
 
     @jax.custom_jvp
@@ -164,8 +173,11 @@ def _log_term(rows: Compressed, root_of: Callable, theta: Any) -> Array:
     return term(flat) + float(constant)
 
 
-def curvature(rows: Compressed, root_of: Callable, theta: Any) -> Float[Array, "p p"]:
-    """X'V^{-1}X in the coordinates of the basis; `root_of(theta)` is (D, D), Sigma = root' root."""
+def curvature(rows: Compressed, root_of: Callable, theta: Any) -> tuple[Array, Array]:
+    """X'V^{-1}X in the coordinates of the basis (p, p), and log det (F'Sigma F + sigma^2).
+
+    `root_of(theta)` is (D, D), Sigma = root' root.
+    """
     variance = theta["sigma"] ** 2
     F, Q, rest = (jnp.asarray(part, variance.dtype) for part in rows[:3])
     size, count = Q.shape[1:]
@@ -174,8 +186,26 @@ def curvature(rows: Compressed, root_of: Callable, theta: Any) -> Float[Array, "
     V = V + variance * jnp.eye(size, dtype=V.dtype)
     lower = jnp.concatenate([jnp.swapaxes(Q, 1, 2), jnp.zeros((len(Q), count, count), V.dtype)], 2)
     whole = jnp.concatenate([jnp.concatenate([V, Q], axis=2), lower], axis=1)
-    left, _ = _eliminated(whole, size)
-    return rest / variance - jnp.sum(left[:, size:, size:], axis=0)
+    left, pivots = _eliminated(whole, size)
+    matrix = rest / variance - jnp.sum(left[:, size:, size:], axis=0)
+    return matrix, jnp.sum(jnp.log(pivots))
+
+
+def restricted_likelihood(
+    rows: Compressed, root_of: Callable, theta: Any, count: Any, log_precision: Any
+) -> Array:
+    """log p(y) with beta integrated out, of rows whose last column is y less its offset.
+
+    `count` is how many rows there are, and `log_precision` the sum of the logarithms of W.
+    """
+    matrix, log_det = curvature(rows, root_of, theta)
+    pivots = _eliminated(matrix, len(matrix))[1]
+    scale = jnp.abs(jnp.diagonal(rows.triangle))
+    square = pivots[-1] * scale[-1] ** 2
+    log_det = log_det + jnp.sum(jnp.log(pivots[:-1] * scale[:-1] ** 2))
+    others = count - rows.F.shape[0] * rows.F.shape[1]  # of V's eigenvalues, sigma^2
+    log_det = log_det + 2 * others * jnp.log(theta["sigma"]) - log_precision
+    return -(square + log_det + (count - len(matrix) + 1) * np.log(2 * np.pi)) / 2
 
 
 def _eliminated(matrix: Array, count: int) -> tuple[Array, Array]:
