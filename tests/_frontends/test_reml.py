@@ -60,11 +60,11 @@ def theta_of(model):
 
 def dense(design):
     """Z of each block, with a column for every level and effect."""
-    columns = []
+    columns, rows = [], len(design.y)
     for block in design.blocks:
-        wide = np.zeros((ROWS, len(block.labels), len(block.effects)))
-        wide[np.arange(ROWS), block.index] = block.matrix
-        columns.append(wide.reshape(ROWS, -1))
+        wide = np.zeros((rows, len(block.labels), len(block.effects)))
+        wide[np.arange(rows), block.index] = block.matrix
+        columns.append(wide.reshape(rows, -1))
     return columns
 
 
@@ -88,8 +88,16 @@ def term_of(model):
     return jax.jit(partial(_restricted._log_term, rows, root))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_integrates_beta_out(name):
+def one_large_matrix(name, monkeypatch):
+    """Of crossed factors the code that is for hundreds of effects, too."""
+    if name.endswith("large"):
+        monkeypatch.setattr(_restricted, "STEP_BY_STEP", 1)
+    return name.removesuffix(", large")
+
+
+@pytest.mark.parametrize("name", [*CASES, "crossed, large"])
+def test_what_integrates_beta_out(name, monkeypatch):
+    name = one_large_matrix(name, monkeypatch)
     model, mixed = built(name)
     theta, exact = theta_of(model), by_rows(mixed.design, theta_of(model))
     # In float32 as in float64.
@@ -102,9 +110,12 @@ def test_what_integrates_beta_out(name):
     np.testing.assert_allclose(found, np.linalg.inv(H), rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["slopes", pytest.param("crossed", marks=pytest.mark.slow)])
-def test_its_derivatives(name, x64):
+@pytest.mark.parametrize(
+    "name", ["slopes", pytest.param("crossed", marks=pytest.mark.slow), "crossed, large"]
+)
+def test_its_derivatives(name, x64, monkeypatch):
     """By differences of the definition: the gradient backwards, the Hessian forwards over it."""
+    name = one_large_matrix(name, monkeypatch)
     model, mixed = built(name)
     flat, unravel = ravel_pytree(jax.tree.map(jnp.asarray, theta_of(model)))
 
@@ -145,6 +156,31 @@ def test_a_variance_of_zero_is_no_singularity():
     theta["sd"] = {"school": np.array([0.5, 0.0])}
     found = term_of(model)(jax.tree.map(jnp.asarray, theta))
     np.testing.assert_allclose(found, by_rows(mixed.design, theta), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["slopes", "weights", "crossed", "crossed, large"])
+def test_the_closed_form_of_the_likelihood(name, monkeypatch, x64):
+    """By which the end of a fit is found."""
+    name = one_large_matrix(name, monkeypatch)
+    model, mixed = built(name)
+    options, data = CASES[name][1], FRAME
+    if "weights" in options:  # the definition is that of rows that count once
+        data = FRAME.loc[np.repeat(FRAME.index, FRAME.w)].reset_index(drop=True)
+        formula = CASES[name][0]
+        asked = Asked(precision_weights="t", likelihood=REML)
+        plain = _mixed.build(formula, data, "gaussian", asked)[1].design
+    else:
+        plain = mixed.design
+    theta = theta_of(model)
+    count, precision = len(data), np.log(plain.precisions).sum()
+    _, _, root = model.log_joint.function.args
+    with jax.enable_x64(True):
+        found = jax.jit(_restricted.restricted_likelihood, static_argnums=1)(
+            mixed.restricted, root, theta, count, precision
+        )
+    np.testing.assert_allclose(found, restricted(plain, theta)[0], rtol=1e-10)
+    beta, _ = mixed_restricted._least_squares(mixed, theta)
+    np.testing.assert_allclose(beta, restricted(plain, theta)[1], rtol=1e-8)
 
 
 def restricted(design, theta):
@@ -286,6 +322,25 @@ def test_unbalanced_data(unbalanced, tmp_path):
 
 
 @pytest.mark.slow
+def test_groups_that_do_not_differ():
+    """The limit is the linear model's: lm's REML, (n - p) (log 2 pi s^2 + 1) + log det X'X."""
+    y = FRAME.y - FRAME.y.groupby(FRAME.school).transform("mean")
+    result = jalax.mixed(
+        "y ~ x + (1|school)", FRAME.assign(y=y), key=jax.random.key(0), likelihood=REML
+    )
+    assert result.status == jalax.Status.BOUNDARY
+    X = result.mixed.design.X
+    left = y - X @ np.linalg.lstsq(X, y, rcond=None)[0]
+    freedom = ROWS - 2
+    variance = left @ left / freedom
+    log_det = np.linalg.slogdet(X.T @ X)[1]
+    criterion = freedom * (np.log(2 * np.pi * variance) + 1) + log_det
+    assert abs(-2 * result.log_evidence - criterion) < 0.02
+    errors = np.sqrt(variance * np.diagonal(np.linalg.inv(X.T @ X)))
+    np.testing.assert_allclose(np.sqrt(np.diagonal(result.vcov()))[:2], errors, rtol=0.01)
+
+
+@pytest.mark.slow
 def test_what_a_restricted_likelihood_cannot_tell(unbalanced):
     result, frame = unbalanced
     smaller, other = (
@@ -295,7 +350,7 @@ def test_what_a_restricted_likelihood_cannot_tell(unbalanced):
     for fit in (smaller, other):
         with pytest.raises(ValueError, match="REML fits are compared with REML fits of the same"):
             jalax.anova(result, fit)
-        with pytest.raises(ValueError, match="have other fixed effects, or one of them is no REML"):
+        with pytest.raises(ValueError, match="or one of them is a REML fit and the other is none"):
             jalax.compare({"a": result, "b": fit})
     for ask in (
         lambda: result.profile("x"),

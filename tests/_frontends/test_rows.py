@@ -198,6 +198,17 @@ def test_random_effects_of_weighted_rows_in_closed_form(both):
     np.testing.assert_allclose(variance, np.diagonal(prior - gain @ prior), atol=1e-12)
 
 
+def test_fits_with_other_weights_are_other_likelihoods():
+    marks = []
+    for options in ({}, {"weights": "w"}, {"weights": "t"}, {"precision_weights": "w"}):
+        _, mixed = _mixed.build("y ~ x + (1|school)", FRAME, "gaussian", Asked(**options))
+        result = object.__new__(jalax.results.MixedResult)
+        object.__setattr__(result, "mixed", mixed)
+        marks.append(result.likelihood_mark)
+    assert len(set(marks)) == 4
+    assert marks[0] == ""
+
+
 def test_a_row_that_counts_twice_cannot_be_simulated():
     assert model(FRAME, weights="w").outside.simulate is None
     assert model(FRAME, weights=np.ones(ROWS)).outside.simulate is not None
@@ -270,4 +281,4 @@ def test_a_fit_says_what_it_left_out(tmp_path):
     again = jalax.load(tmp_path / "fit.npz")
     assert line in again.summary()
     assert again.log_evidence == result.log_evidence
-    np.testing.assert_allclose(again.fitted().to_numpy(), result.fitted().to_numpy(), rtol=1e-6)
+    pd.testing.assert_series_equal(again.fitted(), result.fitted(), rtol=1e-6)

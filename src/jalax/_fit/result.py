@@ -88,10 +88,11 @@ class FitResult(AfterFit, Portable):
     """
 
     @property
-    def integrated_out(self) -> str:
-        """A mark of what its likelihood integrates out under a flat prior, beside the latents.
+    def likelihood_mark(self) -> str:
+        """A mark of what its likelihood does otherwise than to count each observation once.
 
-        Of `jalax.mixed` by REML; else "". Likelihoods with other marks have other units.
+        Of `jalax.mixed` the weights of rows, and what REML integrates out; else "". Likelihoods
+        with other marks cannot be compared.
         """
         return ""
 

@@ -41,6 +41,7 @@ def pack(mixed: MixedDesign, arrays: dict[str, np.ndarray]) -> dict[str, Any] | 
         "formula": design.formula,
         "family": written(unwrapped(mixed.family)),
         "columns": columns,
+        "index": _pack_index(design.frame.index, arrays),
         "asked": design.asked.in_words(),
         "left_out": None if design.left_out is None else list(design.left_out),
         "restricted": design.asked.likelihood is not None,
@@ -62,6 +63,16 @@ def pack_columns(frame: Any, arrays: dict[str, np.ndarray]) -> list[dict[str, An
             )
             return None
     return columns
+
+
+def _pack_index(index: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+    """The names of rows, which tell those that are left out; None: they are counted anew."""
+    if index.equals(_pandas().RangeIndex(len(index))) or index.nlevels > 1:
+        return None
+    try:
+        return _pack_column(index.to_series(), arrays)
+    except (OverflowError, TypeError, ValueError):
+        return None
 
 
 def _pack_column(values: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -122,6 +133,8 @@ def unpack(
     if type(section.get("restricted", False)) is not bool:
         raise FileError(f"whether it is a fit by REML is {section['restricted']!r}.")
     frame, family = _frame(section["columns"], arrays), _family(section["family"])
+    if (index := section.get("index")) is not None:
+        frame.index = _pandas().Index(_column(index, arrays))
     try:
         likelihood = REML() if section.get("restricted") else None
         whole = Asked(**asked, missing=Refuse(), likelihood=likelihood)

@@ -24,8 +24,8 @@ class MixedLikelihood(FitResult):
         return super().num_observations if self.mixed is None else self.mixed.num_rows
 
     @property
-    def integrated_out(self) -> str:
-        return "" if self.mixed is None else mixed_restricted.integrated_out(self.mixed)
+    def likelihood_mark(self) -> str:
+        return "" if self.mixed is None else mixed_restricted.likelihood_mark(self.mixed)
 
     def bootstrap(self, key, num: int = 200) -> Bootstrap:
         """As of any result, by the same likelihood as the fit."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from jalax._fit.result import FitResult
 from jalax._frontends.mixed_exact import ravel_float64
 from jalax._frontends.mixed_parts import Theta, numbers
 from jalax._model.types import Status
+from jalax._runtime import files
 from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.function_keys import Static
 from jalax.models._mixed import MixedDesign, from_white
@@ -178,11 +178,12 @@ def _cast(theta: Theta, like: Theta) -> Theta:
     return jax.tree.map(lambda leaf, old: jnp.asarray(leaf, old.dtype), theta, like)
 
 
-def integrated_out(mixed: MixedDesign) -> str:
-    """A mark of the fixed effects that REML integrates out."""
-    if mixed.restricted is None:
-        return ""
-    return hashlib.sha256(np.ascontiguousarray(mixed.design.X).tobytes()).hexdigest()
+def likelihood_mark(mixed: MixedDesign) -> str:
+    """Of the weights of rows, and of the fixed effects that REML integrates out."""
+    design = mixed.design
+    X = None if mixed.restricted is None else design.X
+    parts = design.weights, design.precision, X
+    return "" if all(part is None for part in parts) else files.fingerprint(parts)
 
 
 def check_profile(mixed: MixedDesign | None, name: str | None) -> None:

@@ -31,6 +31,7 @@ from jalax.families._links import Identity
 
 Shapes = tuple[tuple[str, int, int], ...]  # blocks in order: name, levels, effects
 MOST_EFFECTS = 500  # of a group: beyond, elimination step by step takes too long
+STEP_BY_STEP = 64  # effects, up to which elimination is fast enough where there is one group
 LOST = 1e-10  # of the largest eigenvalue of Z'WZ: rounding
 
 
@@ -184,6 +185,8 @@ def curvature(rows: Compressed, root_of: Callable, theta: Any) -> tuple[Array, A
     scaled = jnp.einsum("ij,gjr->gir", root_of(theta), F, precision="highest")
     V = jnp.einsum("gir,gis->grs", scaled, scaled, precision="highest")
     V = V + variance * jnp.eye(size, dtype=V.dtype)
+    if len(V) == 1 and size > STEP_BY_STEP:
+        return rest / variance + _product(V[0], Q[0]), _log_det(V[0])
     lower = jnp.concatenate([jnp.swapaxes(Q, 1, 2), jnp.zeros((len(Q), count, count), V.dtype)], 2)
     whole = jnp.concatenate([jnp.concatenate([V, Q], axis=2), lower], axis=1)
     left, pivots = _eliminated(whole, size)
@@ -220,3 +223,57 @@ def _eliminated(matrix: Array, count: int) -> tuple[Array, Array]:
         return matrix - column[..., :, None] * (column / pivot)[..., None, :], pivot[..., 0]
 
     return lax.scan(step, matrix, jnp.arange(count))
+
+
+# --- one large matrix ----------------------------------------------------------------------------
+# Its inverse root is found once, not once a derivative.
+
+
+def _inverse_root(V: Array) -> Array:
+    root = jnp.linalg.cholesky(V)
+    one = jnp.eye(len(V), dtype=V.dtype)
+    return jax.scipy.linalg.solve_triangular(root, one, lower=True)
+
+
+@jax.custom_jvp
+def _solved(V: Array, B: Array) -> Array:
+    """V^{-1} B."""
+    root = _inverse_root(V)
+    return _times(root.T, _times(root, B))
+
+
+@_solved.defjvp
+def _(primals, tangents):
+    (V, B), (dV, dB) = primals, tangents
+    found = _solved(V, B)
+    return found, _solved(V, dB - _times(dV, found))
+
+
+@jax.custom_jvp
+def _product(V: Array, Q: Array) -> Array:
+    """Q'V^{-1}Q; Q is constant."""
+    half = _times(_inverse_root(V), Q)
+    return _times(half.T, half)
+
+
+@_product.defjvp
+def _(primals, tangents):
+    (V, Q), (dV, _) = primals, tangents
+    found = _solved(V, Q)
+    return _product(V, Q), -_times(found.T, _times(dV, found))
+
+
+@jax.custom_jvp
+def _log_det(V: Array) -> Array:
+    return -2 * jnp.sum(jnp.log(jnp.diagonal(_inverse_root(V))))
+
+
+@_log_det.defjvp
+def _(primals, tangents):
+    (V,), (dV,) = primals, tangents
+    inverse = _solved(V, jnp.eye(len(V), dtype=V.dtype))
+    return _log_det(V), jnp.sum(inverse * dV)
+
+
+def _times(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision="highest")
