@@ -229,7 +229,10 @@ def _eliminated(matrix: Array, count: int) -> tuple[Array, Array]:
 # Its inverse root is found once, not once a derivative.
 
 
+@jax.custom_batching.sequential_vmap
 def _inverse_root(V: Array) -> Array:
+    """L^{-1} of V = L L'; of several V one after the other, since LAPACK's calls of several at once
+    can wait for each other for ever (docs/architecture.md)."""
     root = jnp.linalg.cholesky(V)
     one = jnp.eye(len(V), dtype=V.dtype)
     return jax.scipy.linalg.solve_triangular(root, one, lower=True)
