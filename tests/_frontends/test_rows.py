@@ -78,7 +78,7 @@ def test_rows_with_missing_values_are_left_out():
 def test_and_are_named_in_one_warning():
     frame = FRAME.copy()
     frame.loc["row 3", "x"] = np.nan
-    with pytest.warns(UserWarning, match=r"1 of 40 rows are left out: x has missing values there"):
+    with pytest.warns(UserWarning, match=r"1 of 40 rows have missing values, in x, and"):
         jalax.models.mixed(FORMULA, frame)
     jalax.models.mixed("y ~ arm + (1|school)", frame)  # a warning is an error
 
@@ -266,7 +266,7 @@ def test_a_fit_says_what_it_left_out(tmp_path):
     data.index = [f"row {i}" for i in range(30)]
     data.loc[["row 2", "row 7"], "yield_"] = np.nan
     formula, key = "yield_ ~ 1 + (1|batch)", jax.random.key(0)
-    with pytest.warns(UserWarning, match="2 of 30 rows are left out") as caught:
+    with pytest.warns(UserWarning, match="2 of 30 rows have missing values") as caught:
         result = jalax.mixed(formula, data, key=key)
     assert caught[0].filename == __file__
     alone = jalax.mixed(formula, data.dropna(), key=key)

@@ -18,9 +18,8 @@ class LeftOut(NamedTuple):
     @property
     def sentence(self) -> str:
         return (
-            f"{self.rows} of {self.of} rows are left out: {', '.join(self.columns)} "
-            f"{'has' if len(self.columns) == 1 else 'have'} missing values there. "
-            "missing=jalax.missing.Refuse() refuses such data."
+            f"{self.rows} of {self.of} rows have missing values, in {', '.join(self.columns)}, and "
+            "are left out. missing=jalax.missing.Refuse() refuses such data."
         )
 
 
