@@ -11,6 +11,7 @@ import jalax
 # it has here.
 SPACES = (
     "models",
+    "missing",
     "datasets",
     "problems",
     "starts",

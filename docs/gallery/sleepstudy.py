@@ -44,7 +44,8 @@ result
 # standard deviation of the slopes is large beside that mean: for some subjects the slope is nearly
 # zero, for others it is twice the mean. The correlation between intercept and slope is not
 # distinguished from zero by 18 subjects. `simulation` is the Monte-Carlo error of each estimate, a
-# small fraction of its standard error. `jalax.mixed` maximises the likelihood. There is no REML.
+# small fraction of its standard error. `jalax.mixed` maximises the likelihood; lme4's default is
+# `likelihood=jalax.REML()`.
 #
 # ## The eighteen lines
 

@@ -5,6 +5,7 @@ from jalax import contrasts as contrasts
 from jalax import datasets as datasets
 from jalax import extend as extend
 from jalax import families as families
+from jalax import missing as missing
 from jalax import models as models
 from jalax import options as options
 from jalax import predictions as predictions
@@ -61,3 +62,4 @@ from jalax._starts.importance import Importance as Importance
 from jalax._starts.importance import Laplace as Laplace
 from jalax._starts.tempered import Tempered as Tempered
 from jalax._starts.ula import ULA as ULA
+from jalax.models._restricted import REML as REML

@@ -88,7 +88,7 @@ def test_a_file_brings_it_back(wine, tmp_path):
         ("rating ~ 1 + (1|judge)", {"dispersion": "temp"}, "without a left side"),
         ("rating ~ 1 + (1|judge)", {"dispersion": "~ (1|temp)"}, "has a random effect"),
         ("rating ~ 1 + (1|judge)", {"zero": 3}, "without a left side"),
-        ("rating ~ 1 + (1|judge)", {"weights": [1, 2]}, "the name of a column"),
+        ("rating ~ 1 + (1|judge)", {"weights": [1, 2]}, "one entry for each of the 30 rows"),
         ("rating ~ 1 + (1|judge)", {"weights": "none"}, "there is no column 'none'"),
         ("Surv(rating, judge) ~ 1 + (1|temp)", {"family": "weibull"}, "not numeric|is 1 where"),
         ("Surv(rating, seen) ~ 1 + (1|judge)", {"family": "gamma"}, "has censored times"),

@@ -36,6 +36,10 @@ MADE_BY = {
         ("_fit/conclusion.py", "path_is_off"),
     ],
     ("_fit/result.py", "reason"): [("_fit/result.py", "log_evidence")],
+    ("_frontends/mixed.py", "design.design.left_out.sentence"): [
+        ("models/_kept_rows.py", "sentence")
+    ],
+    ("models/_mixed.py", "design.design.left_out.sentence"): [("models/_kept_rows.py", "sentence")],
 }
 # The sentences that come with a status, and with the choice of an algorithm.
 SENTENCES = [

@@ -238,6 +238,7 @@ def _evidences(
                 "compares models of the same data only. If they differ in covariates alone, tell "
                 "compare what was observed: observed=lambda data: ..."
             )
+    _check_likelihoods(results)
     evidences = {}
     for name, result in results.items():
         evidence = _evidence_on(mesh, result)
@@ -245,6 +246,20 @@ def _evidences(
             raise ValueError(f"the fit {name!r} has no evidence: {result.evidence_reason}")
         evidences[name] = evidence
     return evidences
+
+
+def _check_likelihoods(results: Mapping[str, FitResult]) -> None:
+    """What is integrated out under a flat prior has units, and must be the same."""
+    marks = {name: result.likelihood_mark for name, result in results.items()}
+    first = next(iter(marks))
+    for name, mark in marks.items():
+        if mark != marks[first]:
+            raise ValueError(
+                f"{first!r} and {name!r} have other weights of their rows, or one of them is a "
+                "REML fit and the other is none, or one of other fixed effects, about which a "
+                "restricted likelihood tells nothing: fit both with the same weights and without "
+                "likelihood=jalax.REML()."
+            )
 
 
 def _evidence_on(mesh: Any, result: FitResult) -> Evidence | None:

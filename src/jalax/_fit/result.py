@@ -88,6 +88,15 @@ class FitResult(AfterFit, Portable):
     """
 
     @property
+    def likelihood_mark(self) -> str:
+        """A mark of what its likelihood does otherwise than to count each observation once.
+
+        Of `jalax.mixed` the weights of rows, and what REML integrates out; else "". Likelihoods
+        with other marks cannot be compared.
+        """
+        return ""
+
+    @property
     def path_log_evidence(self) -> float | None:
         """log p_theta(y) at the last theta, carried along the path from the start.
 

@@ -21,6 +21,7 @@ from jalax._fit.simulation import fit_to, model_of
 from jalax._frontends.mixed import MixedResult
 from jalax._frontends.mixed_rows import with_responses
 from jalax._runtime import arguments, files
+from jalax.models._design import Design
 
 MANY_GROUPS = 20  # independent groups, from which on the law of large numbers is trusted
 
@@ -123,6 +124,7 @@ def anova(*results: FitResult, key: jax.Array | None = None, num_simulated: int 
         arguments.check_key(key)
     num_simulated = arguments.check_count("num_simulated", num_simulated, 20)
     _check_same_data(results)
+    _check_restricted(results)
     fits = sorted(results, key=lambda fit: fit.num_parameters)
     rows, notes = [_row(fits[0], 1)], []
     for k in range(1, len(fits)):
@@ -168,9 +170,7 @@ def _check_same_data(results: tuple[FitResult, ...]) -> None:
     for result in results:
         mixed = result.mixed if isinstance(result, MixedResult) else None
         if mixed is not None:
-            marks.append(
-                ("rows", repr(mixed.family), files.fingerprint((mixed.design.y, mixed.design.size)))
-            )
+            marks.append(("rows", repr(mixed.family), files.fingerprint(_observed(mixed.design))))
         else:
             marks.append(
                 ("data", "", files.fingerprint(observations(model_of(result, "anova").data)))
@@ -184,6 +184,27 @@ def _check_same_data(results: tuple[FitResult, ...]) -> None:
         raise ValueError(
             "these fits have different families: neither is nested in the other. Compare them by "
             "AIC, or by jalax.compare."
+        )
+
+
+def _observed(design: Design) -> tuple[np.ndarray | None, ...]:
+    return design.y, design.size, design.weights, design.precision
+
+
+def _check_restricted(results: tuple[FitResult, ...]) -> None:
+    """A restricted likelihood has the units of the fixed effects that it integrates out."""
+    designs = [result.mixed for result in results if isinstance(result, MixedResult)]
+    restricted = [mixed for mixed in designs if mixed is not None and mixed.restricted is not None]
+    if not restricted:
+        return
+    X = restricted[0].design.X
+    if len(restricted) < len(results) or not all(
+        np.array_equal(mixed.design.X, X) for mixed in restricted
+    ):
+        raise ValueError(
+            "REML fits are compared with REML fits of the same fixed effects only, because their "
+            "likelihood has these integrated out: fit all of them again without "
+            "likelihood=jalax.REML() (what lme4's anova does by itself)."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,8 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax._export.fit_summary import maxima_tables
 from jalax._export.posterior import Latents
-from jalax._export.tables import Summary, Table, decimals
+from jalax._export.tables import Summary
 from jalax._fit import origins
 from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
@@ -24,10 +24,12 @@ from jalax._frontends import (
     mixed_plots,
     mixed_predict,
     mixed_residuals,
-    mixed_tables,
+    mixed_restricted,
+    mixed_summary,
 )
 from jalax._frontends.mixed_effects import Centre, Mean
 from jalax._frontends.mixed_latents import mixed_latents
+from jalax._frontends.mixed_likelihood import MixedLikelihood
 from jalax._frontends.mixed_predict import Conditional, Effects, Fit, Link, Response, Scale
 from jalax._frontends.mixed_residuals import Pearson, Quantile, ResidualTest
 from jalax._frontends.mixed_rows import to_rows
@@ -36,16 +38,18 @@ from jalax._runtime import arguments
 from jalax.families import Gaussian
 from jalax.models._contrasts import Contrasts, check
 from jalax.models._design import Asked
-from jalax.models._mixed import MixedDesign, build
+from jalax.models._kept_rows import Drop, Missing
+from jalax.models._mixed import build
 from jalax.models._r_words import named_options
+from jalax.models._restricted import REML
 
 # What is done where nothing else is asked for.
 CONDITIONAL, RESPONSE, LINK = Conditional(), Response(), Link()
-PEARSON, MEAN = Pearson(), Mean()
+PEARSON, MEAN, DROP = Pearson(), Mean(), Drop()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class MixedResult(FitResult):
+class MixedResult(MixedLikelihood):
     """A `FitResult` of `jalax.mixed`.
 
     `theta` is {"beta": (p,), "sd": {factor: (q,)}, "cor": {factor: (q (q - 1) / 2,)}} and the
@@ -53,17 +57,10 @@ class MixedResult(FitResult):
     coefficients of "dispersion", and those of "zero".
     """
 
-    mixed: MixedDesign | None = None
-
     def coef(self) -> dict[str, float]:
         """The fixed effects by name."""
         known = super().coef()
         return known if self.mixed is None else {n: known[n] for n in self.mixed.design.fixed}
-
-    @property
-    def num_observations(self) -> int | None:
-        """How many rows the table of the data has."""
-        return super().num_observations if self.mixed is None else self.mixed.num_rows
 
     def latents(self, level: float = 0.95) -> Latents:
         """Posterior mean, standard deviation and interval of each random effect, by name.
@@ -91,6 +88,7 @@ class MixedResult(FitResult):
     def simulate(self, key, num: int = 1) -> np.ndarray:
         """(num, n): new responses of the data's rows, with new random effects."""
         assert self.mixed is not None
+        self._check_simulate()
         return to_rows(self.mixed, super().simulate(key, num)["y"])
 
     def random_effects(self, *, at: Centre = MEAN) -> dict[str, Any]:
@@ -247,26 +245,8 @@ class MixedResult(FitResult):
         """The tables of lme4's `summary`, with the simulation errors of a Monte-Carlo fit."""
         if self.mixed is None or self.known_evidence is None or self.known_uncertainty is None:
             return super().summary()
-        design, family = self.mixed.design, self.mixed.family
-        heading = [
-            f"Mixed model fitted by maximum marginal likelihood ({self.algorithm})",
-            f"formula: {design.formula}",
-            f"family: {family.name} ({family.link.name} link)",
-        ]
-        factors = {block.factor: len(block.labels) for block in design.blocks}
-        groups = ", ".join(f"{name}: {count}" for name, count in factors.items())
-        rows = self._rows()
-        tables = [self._quality(), mixed_tables.variances(rows, self.theta)]
-        tables += [self._fixed(), *mixed_tables.beside(rows, self.theta)]
-        tables += maxima_tables(self)
-        notes = [design.codings] if design.codings else []
-        notes.append(f"{self.mixed.num_rows} observations; levels of {groups}")
-        notes.append(f"status: {self.status} ({self.message}), {self.seconds:.1f} s")
-        if self.known_evidence is not None:
-            notes += [
-                f"log-likelihood not to be trusted: {m}" for m in self.known_evidence.messages
-            ]
-        return Summary.of(heading, tables, notes, frame=self._fixed())
+        quality = mixed_summary.quality(self, self.mixed)
+        return mixed_summary.summarise(self, self.mixed, self._rows(), quality)
 
     def _model_section(self, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         if self.mixed is None:
@@ -296,22 +276,6 @@ class MixedResult(FitResult):
         low, high = (np.asarray(ravel_pytree(end)[0], float) for end in ends)
         return list(zip(self.names, values, errors, simulation, low, high, strict=True))
 
-    def _fixed(self) -> Table:
-        assert self.mixed is not None
-        count = len(self.mixed.design.fixed)
-        return mixed_tables.coefficients("Fixed effects", self._rows()[:count])
-
-    def _quality(self) -> Table:
-        evidence = self.known_evidence
-        assert self.mixed is not None
-        assert evidence is not None
-        left = self.mixed.num_rows - self.num_parameters
-        criteria = (np.nan if value is None else float(value) for value in (self.aic, self.bic))
-        cells = (evidence.value, evidence.error, *criteria, float(left))
-        columns = ("log-lik.", "MC error", "AIC", "BIC", "df resid")
-        formats = (decimals(evidence.error), ".2g", ".2f", ".2f", ".0f")
-        return Table("", columns, [("", cells)], formats)
-
 
 @named_options("jalax.mixed")
 def mixed(
@@ -321,8 +285,13 @@ def mixed(
     family: Any = "gaussian",
     dispersion: str | None = None,
     zero: str | None = None,
-    weights: str | None = None,
+    weights: Any = None,
+    precision_weights: Any = None,
+    offset: str | None = None,
     contrasts: Mapping[str, Contrasts] | None = None,
+    subset: Any = None,
+    missing: Missing = DROP,
+    likelihood: REML | None = None,
     key: jax.Array | None = None,
     algorithm: Algorithm | None = None,
     num_particles: int | None = None,
@@ -333,7 +302,7 @@ def mixed(
     callbacks: Sequence[Callback] = (),
     progress: Callback | None = None,
 ) -> MixedResult:
-    """Fit a mixed model by maximum marginal likelihood (ML, not REML).
+    """Fit a mixed model by maximum marginal likelihood, or by REML.
 
     Args:
         formula: in the syntax of lme4 as far as formulae reads it: `y ~ x + (1|g)` (a random
@@ -347,9 +316,18 @@ def mixed(
         dispersion: a formula such as `"~ x"` for the logarithm of the family's own scale or shape.
         zero: a formula for the log-odds of zeros beside those of the family; of a family without
             zeros, such as "gamma" or "truncated poisson", that is a hurdle model.
-        weights: a column of the data; a row counts as often as it says.
+        weights: a column of the data, or numbers of its rows; a row counts as often as it says, of
+            any family (glmmTMB's `weights`).
+        precision_weights: the same; the variance of a Gaussian row is sigma^2 over it (lmer's
+            `weights`).
+        offset: a column to add to the linear predictor, beside any `offset()` of the formula.
         contrasts: how factors of the fixed effects are coded, `{"arm": jalax.contrasts.Helmert()}`;
             by themselves they are by treatment, and the first level is the reference.
+        subset: which rows to fit: booleans, such as `data["age"] > 5`, or a column of these. Where
+            it is not known whether, they are left out.
+        missing: `jalax.missing.Drop()` leaves rows with missing values out, with a warning and a
+            line in the summary; `jalax.missing.Refuse()` refuses them.
+        likelihood: `jalax.REML()`, for Gaussian responses; None: maximum likelihood.
         key: `jax.random.key(seed)`.
         algorithm, num_particles, num_steps, restarts, callbacks, progress: as in `jalax.fit`.
         fixed: as in `jalax.fit`, by the names of the summary: `fixed={"sd Intercept | g": 0.5}`.
@@ -365,8 +343,21 @@ def mixed(
     True
     """
     arguments.check_key(key)
-    asked = Asked(dispersion, zero, weights, contrasts=check(contrasts))
+    asked = Asked(
+        dispersion=dispersion,
+        zero=zero,
+        weights=weights,
+        precision_weights=precision_weights,
+        offset=offset,
+        contrasts=check(contrasts),
+        subset=subset,
+        missing=missing,
+        likelihood=likelihood,
+    )
     model, design = build(formula, data, family, asked)
+    mixed_restricted.check_options(design, fixed, log_prior)
+    if design.design.left_out is not None:
+        warnings.warn(design.design.left_out.sentence, stacklevel=3)
     result = fit(
         model,
         key=key,
@@ -380,4 +371,4 @@ def mixed(
         progress=progress,
     )
     known = {field.name: getattr(result, field.name) for field in dataclasses.fields(FitResult)}
-    return MixedResult(**known, mixed=design)
+    return MixedResult(**known | mixed_restricted.improved(result, design), mixed=design)

@@ -92,14 +92,15 @@ def _solved(theta: Theta, mixed: MixedDesign) -> tuple[np.ndarray, np.ndarray, n
     (parts,) = parts_of(mixed, random._replace(Z=scaled))
     groups = 1 if mixed.outer is None else len(mixed.levels[design.blocks[0].name])
     size, variance = size_of(mixed), float(theta["sigma"]) ** 2
+    precision = design.precisions[:, None, None] / variance
     group, position, z = parts
     inverse = np.tile(np.eye(size), (groups, 1, 1))
     where = group[:, None, None], position[:, :, None], position[:, None, :]
-    np.add.at(inverse, where, z[:, :, None] * z[:, None, :] / variance)
+    np.add.at(inverse, where, z[:, :, None] * z[:, None, :] * precision)
     residual = design.y - fixed.offset - fixed.X @ theta["beta"]
     right = np.column_stack([residual, -fixed.X])
     sums = np.zeros((groups, size, right.shape[1]))
-    np.add.at(sums, (group[:, None], position), z[:, :, None] * right[:, None, :] / variance)
+    np.add.at(sums, (group[:, None], position), z[:, :, None] * right[:, None, :] * precision)
     covariance = np.linalg.inv(inverse)
     means = covariance @ sums
     _multiply(mixed, roots, covariance, 1)

@@ -17,7 +17,9 @@ from jalax.families._catalogue import read, written
 from jalax.families._family import Family
 from jalax.models import _contrasts
 from jalax.models._design import Asked
+from jalax.models._kept_rows import LeftOut, Refuse
 from jalax.models._mixed import MixedDesign, build, unwrapped
+from jalax.models._restricted import REML
 
 NULLABLE = (
     *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
@@ -40,8 +42,11 @@ def pack(mixed: MixedDesign, arrays: dict[str, np.ndarray]) -> dict[str, Any] | 
         "formula": design.formula,
         "family": written(unwrapped(mixed.family)),
         "columns": columns,
-        "asked": {n: x for n, x in design.asked._asdict().items() if n != "contrasts"},
         "contrasts": _contrasts.written(design.asked.contrasts),
+        "index": _pack_index(design.frame.index, arrays),
+        "asked": design.asked.in_words(),
+        "left_out": None if design.left_out is None else list(design.left_out),
+        "restricted": design.asked.likelihood is not None,
     }
 
 
@@ -60,6 +65,16 @@ def pack_columns(frame: Any, arrays: dict[str, np.ndarray]) -> list[dict[str, An
             )
             return None
     return columns
+
+
+def _pack_index(index: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
+    """The names of rows, which tell those that are left out; None: they are counted anew."""
+    if index.equals(_pandas().RangeIndex(len(index))) or index.nlevels > 1:
+        return None
+    try:
+        return _pack_column(index.to_series(), arrays)
+    except (OverflowError, TypeError, ValueError):
+        return None
 
 
 def _pack_column(values: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -117,10 +132,16 @@ def unpack(
     formula, asked = section["formula"], section.get("asked", {})
     if type(formula) is not str or not all(type(x) in (str, type(None)) for x in asked.values()):
         raise FileError("its formula is no text.")
+    if type(section.get("restricted", False)) is not bool:
+        raise FileError(f"whether it is a fit by REML is {section['restricted']!r}.")
     frame, family = _frame(section["columns"], arrays), _family(section["family"])
     contrasts = _codings(section.get("contrasts"))
+    if (index := section.get("index")) is not None:
+        frame.index = _pandas().Index(_column(index, arrays))
     try:
-        model, design = build(formula, frame, family, Asked(**asked, contrasts=contrasts))
+        likelihood = REML() if section.get("restricted") else None
+        whole = Asked(**asked, contrasts=contrasts, missing=Refuse(), likelihood=likelihood)
+        model, design = build(formula, frame, family, whole)
     except ImportError:  # pandas or formulae is not installed: the file may be fine
         raise
     except Exception as error:  # whatever a formula of anybody's brings about, memory included
@@ -132,7 +153,19 @@ def unpack(
         model = held.held_at(model, fields["theta"], _held_numbers(places, fields["theta"]))
     if _shapes(fields["free"]) != _shapes(model.unconstrained(fields["theta"])):
         raise FileError("its numbers on the optimiser's scale are not those of its theta.")
-    return None if section.get("log_prior") else model, design
+    known = design.design._replace(left_out=_left_out(section.get("left_out")))
+    return None if section.get("log_prior") else model, design._replace(design=known)
+
+
+def _left_out(plain: Any) -> LeftOut | None:
+    if plain is None:
+        return None
+    rows, of, columns = plain
+    if type(rows) is not int or type(of) is not int or not 0 < rows < of:
+        raise FileError(f"of its rows {rows!r} of {of!r} are left out.")
+    if type(columns) is not list or not all(type(name) is str for name in columns):
+        raise FileError(f"the columns with missing values are {columns!r}.")
+    return LeftOut(rows, of, tuple(columns))
 
 
 def _family(plain: Any) -> Family:

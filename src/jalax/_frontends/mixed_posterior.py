@@ -45,10 +45,10 @@ def posterior(result: FitResult, mixed: MixedDesign) -> Posterior:
 
 
 def is_linear(mixed: MixedDesign) -> bool:
-    """Gaussian given the random effects, with one variance, and linear in them."""
+    """Gaussian given the random effects, with one sigma, and linear in them."""
     family, design = mixed.family, mixed.design
     plain = isinstance(family, Gaussian) and isinstance(family.link, Identity)
-    return plain and design.dispersion is None and design.weights is None
+    return plain and design.dispersion is None
 
 
 class Weighted:

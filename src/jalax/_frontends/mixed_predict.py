@@ -99,6 +99,9 @@ class Fit(NamedTuple):
         if design.zero is not None:
             rows[LOG_ODDS] = of_side(design.zero, theta["zero"])
         numbers = {name: theta[name] for name in family.own if name in theta}
+        if design.precision is not None and frame is None:  # of new rows it does not matter
+            sigma = rows.get("sigma", numbers.get("sigma"))
+            rows["sigma"] = np.asarray(sigma) / np.sqrt(design.precision)
         return Own(numbers, rows)
 
     def mean(self, eta: np.ndarray, own: dict[str, Any]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from ._formula import (
     split,
     without_bars,
 )
+from ._kept_rows import Drop, LeftOut, Missing, in_subset, of_rows, without
+from ._restricted import REML
 
 
 class Response(NamedTuple):
@@ -47,10 +50,22 @@ class Asked(NamedTuple):
 
     dispersion: str | None = None  # a one-sided formula
     zero: str | None = None
-    weights: str | None = None  # a column
+    weights: Any = None  # a column, or numbers of the rows
+    precision_weights: Any = None  # the same
+    offset: str | None = None  # a column
     contrasts: Mapping[str, Contrasts] = NO_CONTRASTS  # by factor
+    subset: Any = None  # booleans of the rows, or a column of these
+    missing: Missing = Drop()
+    likelihood: REML | None = None  # None: maximum likelihood
+
+    def in_words(self) -> dict[str, str | None]:
+        """Those that are texts once the rows are chosen, for a file."""
+        whole = self._asdict()
+        return {name: whole[name] for name in (*_FORMULAS, *_COLUMNS)}
 
 
+_FORMULAS = ("dispersion", "zero")
+_COLUMNS = ("weights", "precision_weights", "offset")
 NOTHING = Asked()
 
 
@@ -67,7 +82,9 @@ class Design(NamedTuple):
     asked: Asked = NOTHING
     dispersion: Side | None = None
     zero: Side | None = None
-    weights: np.ndarray | None = None
+    weights: np.ndarray | None = None  # how often a row counts
+    precision: np.ndarray | None = None  # of a row, in units of 1 / sigma^2
+    left_out: LeftOut | None = None
     codings: str = ""  # of the factors, in words
 
     @property
@@ -77,6 +94,12 @@ class Design(NamedTuple):
     @property
     def size(self) -> np.ndarray | None:
         return self.response.size
+
+    @property
+    def precisions(self) -> np.ndarray:
+        """(n,): of a Gaussian response, in units of 1 / sigma^2, with how often a row counts."""
+        given = (w for w in (self.weights, self.precision) if w is not None)
+        return math.prod(given, start=np.ones(self.y.size))
 
 
 def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False) -> Design:
@@ -97,10 +120,13 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
     frame = as_frame(data)
     if not len(frame):
         raise ValueError("the data have no rows.")
+    frame, asked = _with_columns(frame, asked)
     elsewhere = [name for name in asked if isinstance(name, str)]
     formula = _syntax.expanded(formula, [str(name) for name in frame.columns], elsewhere)
     names = check_columns([*_columns_of(formula), *_columns_beside(asked)], frame)
-    frame = frame[list(dict.fromkeys(names))].copy()
+    frame = in_subset(frame, asked.subset)[list(dict.fromkeys(names))].copy()
+    keep, left_out = asked.missing.rows(frame, names)
+    frame, asked = without(frame, keep), asked._replace(subset=None)
     bars = bar_terms(formula)
     if not bars:
         raise ValueError(
@@ -119,9 +145,11 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
     _coding.check_used(asked.contrasts, commons, frame)
     dispersion = _side("dispersion", asked.dispersion, frame, commons[1])
     zero = _side("zero", asked.zero, frame, commons[2])
+    if asked.offset is not None:
+        offset = offset + _numeric(asked.offset, frame[asked.offset])
     known = fixed, X, offset, tuple(blocks), frame, asked, dispersion, zero
-    weights = _weights(asked.weights, frame)
-    return Design(formula, response, *known, weights, _coding.notes(commons))
+    each = _weights("weights", asked, frame), _weights("precision_weights", asked, frame)
+    return Design(formula, response, *known, *each, left_out, _coding.notes(commons))
 
 
 # --- the left side -------------------------------------------------------------------------------
@@ -249,14 +277,32 @@ def _columns_beside(asked: Asked) -> list[str]:
     for what, formula in (("dispersion", asked.dispersion), ("zero", asked.zero)):
         if formula is not None:
             names += names_in(_one_sided(what, formula))
-    if asked.weights is not None:
-        if not isinstance(asked.weights, str):
-            raise TypeError(
-                f"weights must be the name of a column, got {type(asked.weights).__name__}: put "
-                "them into the data."
-            )
-        names.append(asked.weights)
+    for what in _COLUMNS:
+        name = getattr(asked, what)
+        if name is not None:
+            if not isinstance(name, str):
+                raise TypeError(
+                    f"{what} must be the name of a column, got {type(name).__name__}: put it into "
+                    "the data."
+                )
+            names.append(name)
     return names
+
+
+def _with_columns(frame: Any, asked: Asked) -> tuple[Any, Asked]:
+    """Weights that are given as numbers become columns, under R's name for them."""
+    if not isinstance(asked.missing, Missing):
+        raise TypeError(
+            "missing must be jalax.missing.Drop() or jalax.missing.Refuse(), got "
+            f"{asked.missing!r}."
+        )
+    for what in ("weights", "precision_weights"):
+        values = getattr(asked, what)
+        if values is not None and not isinstance(values, str):
+            frame = frame.assign(**{f"({what})": of_rows(what, values, frame)})
+            name: Any = f"({what})"
+            asked = asked._replace(**{what: name})
+    return frame, asked
 
 
 def _one_sided(what: str, formula: Any) -> str:
@@ -291,10 +337,17 @@ def _side(what: str, formula: str | None, frame: Any, common: Any) -> Side | Non
     return Side(formula, names, X)
 
 
-def _weights(name: str | None, frame: Any) -> np.ndarray | None:
+def _weights(what: str, asked: Asked, frame: Any) -> np.ndarray | None:
+    name = getattr(asked, what)
     if name is None:
         return None
     values = _numeric(name, frame[name])
     if (values < 0).any():
-        raise ValueError(f"weights={name!r} has {values.min():g}: weights are not negative.")
+        raise ValueError(f"{what}={name!r} has {values.min():g}: weights are not negative.")
+    if what == "precision_weights" and (values == 0).any():
+        raise ValueError(
+            f"{what}={name!r} has a zero, an infinite variance: leave such rows out by subset=."
+        )
+    if not values.any():
+        raise ValueError(f"{what}={name!r} is zero in every row: nothing is left to fit.")
     return values

@@ -197,7 +197,7 @@ def names_in(formula: str) -> list[str]:
 
 
 def check_columns(names: list[str], frame: Any) -> list[str]:
-    """The names, all of them columns that are there and complete."""
+    """The names, all of them columns that are there."""
     columns = [str(column) for column in frame.columns]
     for name in names:
         if name not in columns:
@@ -206,12 +206,6 @@ def check_columns(names: list[str], frame: Any) -> list[str]:
             raise ValueError(
                 f"column {name!r} is there {columns.count(name)} times, or its name is no text: "
                 "give every column a name of its own, by data.columns = [...]."
-            )
-        missing = int(frame[name].isna().sum())
-        if missing:
-            raise ValueError(
-                f"column {name!r} has {missing} missing value(s): drop those rows "
-                f"(data.dropna(subset=[{name!r}])) or impute them first."
             )
     return names
 

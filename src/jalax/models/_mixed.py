@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,8 +23,8 @@ from jaxtyping import Array
 
 from jalax._model.groups import by_group
 from jalax._model.model import GroupedModel, Model, Outside
-from jalax._model.structure import meeting
 from jalax.families._catalogue import find
+from jalax.families._continuous import Gaussian
 from jalax.families._family import HOST, JAX, Family
 from jalax.families._ordinal import Ordinal
 from jalax.families._zeros import LOG_ODDS, WithZeros
@@ -34,6 +35,8 @@ from ._design import NOTHING, Asked, Design, parse
 from ._first_theta import first_theta
 from ._formula import Block
 from ._gaussian import LOG_2PI
+from ._kept_rows import Drop, Missing
+from ._places import places_of, structure_of
 from ._r_words import named_options
 from ._random_effects import (
     correlations,
@@ -44,6 +47,15 @@ from ._random_effects import (
     root_of_correlations,
     root_of_numbers,
     whitened,
+)
+from ._restricted import (
+    REML,
+    Compressed,
+    check_restricted,
+    compressed,
+    plus_restricted,
+    root_of,
+    shapes_of,
 )
 
 Theta = dict[str, Any]
@@ -57,12 +69,14 @@ class MixedDesign(NamedTuple):
     family: Family
     outer: str | None  # the factor whose levels are the groups; None: one joint latent
     levels: dict[str, np.ndarray]  # block: (G, L) or (L,), level of each latent row; -1: none
+    restricted: Compressed | None = None  # of REML, columns X and y less the offset
 
     @property
     def num_rows(self) -> int:
         return self.design.y.size
 
 
+DROP = Drop()
 WHITE = "white"  # an entry of the data of a model whose latents are white, see Model.whitened
 
 
@@ -86,6 +100,8 @@ def own_parameters(family: Family, theta: Theta, data: dict) -> dict[str, Any]:
     own = {name: theta[name] for name in family.own if name in theta}
     if "dispersion" in theta:
         own[str(family.dispersion)] = jnp.exp(_of_side("dispersion", theta, data))
+    if "precision" in data:
+        own["sigma"] = own["sigma"] / jnp.sqrt(jnp.where(data["mask"], data["precision"], 1.0))
     if "zero" in theta:
         own[LOG_ODDS] = _of_side("zero", theta, data)
     return own
@@ -114,6 +130,11 @@ def random_effects(theta: Theta, x: dict, data: dict) -> dict:
     if WHITE not in data:
         return x
     return {n: effects(theta["sd"][n], theta["cor"][n], white) for n, white in x.items()}
+
+
+def from_white(theta: Theta, white: dict) -> dict:
+    """The random effects of white latents."""
+    return random_effects(theta, white, {WHITE: 1})
 
 
 def whiten(theta: Theta, b: dict) -> dict:
@@ -169,20 +190,38 @@ def mixed(
     family: Any = "gaussian",
     dispersion: str | None = None,
     zero: str | None = None,
-    weights: str | None = None,
+    weights: Any = None,
+    precision_weights: Any = None,
+    offset: str | None = None,
     contrasts: Mapping[str, Contrasts] | None = None,
+    subset: Any = None,
+    missing: Missing = DROP,
+    likelihood: REML | None = None,
 ) -> Model:
     """A mixed model from a formula; see `jalax.mixed`, which also fits it.
 
-    The arguments are as there: formula, data, family, dispersion, zero, weights and contrasts.
+    The arguments are as there: formula, data, family, dispersion, zero, weights,
+    precision_weights, offset, contrasts, subset, missing and likelihood.
 
     >>> from jalax import datasets, models
     >>> model = models.mixed("yield_ ~ 1 + (1|batch)", datasets.dyestuff().to_frame())
     >>> model.num_groups, sorted(model.theta)
     (6, ['beta', 'cor', 'sd', 'sigma'])
     """
-    asked = Asked(dispersion, zero, weights, contrasts=check(contrasts))
-    model, _ = build(formula, data, family, asked)
+    asked = Asked(
+        dispersion=dispersion,
+        zero=zero,
+        weights=weights,
+        precision_weights=precision_weights,
+        offset=offset,
+        contrasts=check(contrasts),
+        subset=subset,
+        missing=missing,
+        likelihood=likelihood,
+    )
+    model, design = build(formula, data, family, asked)
+    if design.design.left_out is not None:
+        warnings.warn(design.design.left_out.sentence, stacklevel=3)
     return model
 
 
@@ -217,11 +256,20 @@ def build(
         latent[block.name] = jnp.zeros((known.shape[1], len(block.effects)))
         levels[block.name] = known if outer is not None else known[0]
     names = tuple((block.name, latent[block.name].shape[0]) for block in design.blocks)
-    log_joint = functools.partial(_log_joint, family, names)
+    log_joint: Any = functools.partial(_log_joint, family, names)
+    restricted = None
+    if asked.likelihood is not None:
+        check_restricted(asked.likelihood, family, design.dispersion is not None, latent)
+        z = np.concatenate([rows["Z"][name] for name in sorted(latent)], axis=1)
+        places = places_of(latent, rows["level"])
+        columns = np.column_stack([design.X, design.y - design.offset])
+        restricted = compressed(columns, design.precisions, z, places, index, latent)
+        root, of_X = functools.partial(root_of, shapes_of(latent), from_white), design.X.shape[1]
+        log_joint = functools.partial(plus_restricted, log_joint, restricted.of_first(of_X), root)
     theta, constrain = first_theta(design, family), functools.partial(_constrain, family)
     if outer is None:
         arrays = _checks.to_jax(rows)
-        structure = _structure(latent, rows["level"])
+        structure = structure_of(latent, rows["level"])
         model = Model(
             log_joint, latent, arrays, theta=theta, constrain=constrain, structure=structure
         )
@@ -233,30 +281,20 @@ def build(
         labels=_labels(design, family, theta),
         groups=None if outer is None else _group_labels(design, outer),
         observed=("y", "size"),
-        simulate=None if _is_censored(design) else functools.partial(_simulate, family, names),
+        simulate=functools.partial(_simulate, family, names) if can_simulate(design) else None,
         switch=WHITE,
         white=random_effects,
     )
-    return model, MixedDesign(design, family, outer, levels)
+    return model, MixedDesign(design, family, outer, levels, restricted)
 
 
-def _is_censored(design: Design) -> bool:
-    """When the others would have been is not known, so that such data cannot be simulated."""
-    return design.response.event is not None and not design.response.event.all()
+def can_simulate(design: Design) -> bool:
+    """Not where times are censored, since it is not known when the others would have been.
 
-
-def _structure(latent: dict[str, Any], level: dict[str, np.ndarray]) -> Any:
-    """Of crossed factors: effects meet where their levels are in the same row."""
-    positions, begin = [], 0
-    for name in sorted(latent):  # the order of the ravelled latent
-        levels, effects = latent[name].shape
-        index = np.asarray(level[name])[:, None] if levels > 1 else 0
-        rows = len(level[name])
-        positions.append(
-            np.broadcast_to(begin + index * effects + np.arange(effects), (rows, effects))
-        )
-        begin += levels * effects
-    return meeting(np.concatenate(positions, axis=1))
+    Nor where a row counts otherwise than once: it would stand for several responses.
+    """
+    censored = design.response.event is not None and not design.response.event.all()
+    return not censored and (design.weights is None or bool((design.weights == 1).all()))
 
 
 def _rows(design: Design, family: Family) -> dict[str, Any]:
@@ -276,6 +314,13 @@ def _rows(design: Design, family: Family) -> dict[str, Any]:
             rows[f"X of {what}"] = side.X
     if design.weights is not None:
         rows["weight"] = design.weights
+    if design.precision is not None:
+        if not isinstance(family, Gaussian):
+            raise ValueError(
+                f"precision_weights divide the variance of a Gaussian response, not of {family!r}: "
+                "weights= says how often a row counts, of any family."
+            )
+        rows["precision"] = design.precision
     if size is not None:
         rows["size"] = size
     return rows | family.constants(y, size, HOST)

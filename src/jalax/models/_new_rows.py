@@ -64,7 +64,13 @@ def read(data: Any) -> Any:
 
 def fixed_rows(design: Design, frame: Any) -> Fixed:
     """X and the offset of new rows."""
-    return _rows_of(without_bars(design.formula), design, frame, design.response.categories)
+    found = _rows_of(without_bars(design.formula), design, frame, design.response.categories)
+    if (name := design.asked.offset) is None:
+        return found
+    _check_columns(frame, [name])
+    values = np.asarray(frame[name], float)
+    check_finite(f"the offset {name!r}", values)
+    return found._replace(offset=found.offset + values)
 
 
 def side_rows(side: Side, design: Design, frame: Any) -> np.ndarray:
@@ -166,6 +172,7 @@ def covariates(design: Design) -> list[str]:
     names: set[str] = set()
     for term in ({} if common is None else common.terms).values():
         names |= set(filter(None, term.var_names))
+    names |= set(filter(None, [design.asked.offset]))
     return sorted(names - set(factors(design)))
 
 
