@@ -19,7 +19,8 @@ SPACES = (
     "weights",
     "options",
 )
-SPACES += ("families", "predictions", "residuals", "references", "results", "runtime", "extend")
+SPACES += ("families", "covariances", "predictions", "residuals", "references", "results")
+SPACES += ("runtime", "extend")
 PLACES = (("jalax", jalax), *((f"jalax.{name}", getattr(jalax, name)) for name in SPACES))
 
 

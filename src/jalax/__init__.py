@@ -1,6 +1,7 @@
 """jalax: maximum marginal likelihood for latent variable models, with the evidence."""
 
 from jalax import callbacks as callbacks
+from jalax import covariances as covariances
 from jalax import datasets as datasets
 from jalax import extend as extend
 from jalax import families as families

@@ -29,11 +29,11 @@ from jalax._frontends import (
 from jalax._frontends.mixed_effects import Centre, Mean
 from jalax._frontends.mixed_latents import mixed_latents
 from jalax._frontends.mixed_predict import Conditional, Effects, Fit, Link, Response, Scale
-from jalax._frontends.mixed_residuals import Pearson, Quantile, ResidualTest
+from jalax._frontends.mixed_residuals import Pearson, ResidualTest
 from jalax._frontends.mixed_rows import to_rows
 from jalax._model.algorithm import Algorithm
 from jalax._runtime import arguments
-from jalax.families import Gaussian
+from jalax.models._covariances import Covariance
 from jalax.models._design import Asked
 from jalax.models._mixed import MixedDesign, build
 
@@ -48,7 +48,8 @@ class MixedResult(FitResult):
 
     `theta` is {"beta": (p,), "sd": {factor: (q,)}, "cor": {factor: (q (q - 1) / 2,)}} and the
     family's own parameters by name, such as "sigma" of a Gaussian one, or instead of these the
-    coefficients of "dispersion", and those of "zero".
+    coefficients of "dispersion", and those of "zero". With `covariances=` there may be "range" and
+    "tails" by factor, and "cor" has what correlation there is.
     """
 
     mixed: MixedDesign | None = None
@@ -195,11 +196,7 @@ class MixedResult(FitResult):
         return mixed_plots.plot_residuals(self._fit, kind, ax)
 
     def _report_panels(self) -> dict[str, Callable[[Any], None]]:
-        if self.mixed is None:
-            return {}
-        # Of counts only quantile residuals should be normal; any key will do.
-        normal = isinstance(self.mixed.family, Gaussian)
-        return mixed_plots.panels(self._fit, PEARSON if normal else Quantile(jax.random.key(0)))
+        return {} if self.mixed is None else mixed_plots.report_panels(self._fit)
 
     def marginal_means(self, factor: str, *, scale: Scale = RESPONSE, level: float = 0.95) -> Any:
         """The mean of each level of a factor in the fixed effects, as R's emmeans.
@@ -318,6 +315,7 @@ def mixed(
     dispersion: str | None = None,
     zero: str | None = None,
     weights: str | None = None,
+    covariances: Mapping[str, Covariance] | None = None,
     key: jax.Array | None = None,
     algorithm: Algorithm | None = None,
     num_particles: int | None = None,
@@ -343,6 +341,9 @@ def mixed(
         zero: a formula for the log-odds of zeros beside those of the family; of a family without
             zeros, such as "gamma" or "truncated poisson", that is a hurdle model.
         weights: a column of the data; a row counts as often as it says.
+        covariances: of random effects that are not to be unstructured, by the names they have in
+            the summary: `{"site": jalax.covariances.Exponential(coordinates)}`. Some can be asked
+            for in the formula, too: `diag(x | g)`, `cs(0 + f | g)`, `ar1(0 + C(week) | g)`.
         key: `jax.random.key(seed)`.
         algorithm, num_particles, num_steps, restarts, callbacks, progress: as in `jalax.fit`.
         fixed: as in `jalax.fit`, by the names of the summary: `fixed={"sd Intercept | g": 0.5}`.
@@ -358,7 +359,7 @@ def mixed(
     True
     """
     arguments.check_key(key)
-    model, design = build(formula, data, family, Asked(dispersion, zero, weights))
+    model, design = build(formula, data, family, Asked(dispersion, zero, weights, covariances))
     result = fit(
         model,
         key=key,

@@ -15,6 +15,8 @@ from jalax._runtime import arguments, files
 from jalax._runtime.files import FileError
 from jalax.families._catalogue import read, written
 from jalax.families._family import Family
+from jalax.models import _covariances
+from jalax.models._covariances import Covariance
 from jalax.models._design import Asked
 from jalax.models._mixed import MixedDesign, build, unwrapped
 
@@ -35,11 +37,17 @@ def pack(mixed: MixedDesign, arrays: dict[str, np.ndarray]) -> dict[str, Any] | 
     if columns is None:
         return None
     design = mixed.design
+    asked = design.asked._asdict()
+    covariances = {k: _covariances.written(c) for k, c in (asked.pop("covariances") or {}).items()}
+    for plain in covariances.values():
+        if "values" in plain:
+            plain["values"] = files.pack("covariance", plain["values"], arrays)
     return {
         "formula": design.formula,
         "family": written(unwrapped(mixed.family)),
         "columns": columns,
-        "asked": design.asked._asdict(),
+        "asked": asked,
+        "covariances": covariances,
     }
 
 
@@ -116,8 +124,9 @@ def unpack(
     if type(formula) is not str or not all(type(x) in (str, type(None)) for x in asked.values()):
         raise FileError("its formula is no text.")
     frame, family = _frame(section["columns"], arrays), _family(section["family"])
+    covariances = {k: _covariance(c, arrays) for k, c in section.get("covariances", {}).items()}
     try:
-        model, design = build(formula, frame, family, Asked(**asked))
+        model, design = build(formula, frame, family, Asked(**asked, covariances=covariances))
     except ImportError:  # pandas or formulae is not installed: the file may be fine
         raise
     except Exception as error:  # whatever a formula of anybody's brings about, memory included
@@ -137,6 +146,15 @@ def _family(plain: Any) -> Family:
         return read(plain)
     except Exception as error:
         raise FileError(f"its family is {plain!r}.") from error
+
+
+def _covariance(plain: Any, arrays: dict[str, np.ndarray]) -> Covariance:
+    try:
+        if "values" in plain:
+            plain = plain | {"values": files.unpack(plain["values"], arrays)}
+        return _covariances.read(plain)
+    except Exception as error:
+        raise FileError(f"a covariance of its random effects cannot be read: {error}") from error
 
 
 def _held_numbers(places: Any, theta: Any) -> np.ndarray:

@@ -33,6 +33,15 @@ def plot_residuals(fit: Fit, kind: Any, ax: Any) -> np.ndarray:
     return axes[: len(drawn)]
 
 
+def report_panels(fit: Fit) -> dict[str, Callable[[Any], None]]:
+    """Those of a report. Of counts only quantile residuals should be normal; any key will do."""
+    if isinstance(fit.mixed.family, Gaussian):
+        return panels(fit, Pearson())
+    # Over all levels there is an average of normal random effects.
+    normal = all(law.is_normal for _, law in fit.mixed.laws)
+    return panels(fit, Quantile(jax.random.key(0), Marginal() if normal else Conditional()))
+
+
 def panels(fit: Fit, kind: Any) -> dict[str, Callable[[Any], None]]:
     """What draws each panel, by its title."""
     values = residuals(fit, kind)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ._covariance_terms import check_wrappers, covariances_of
+from ._covariances import Covariance
 from ._formula import (
     Block,
     as_frame,
@@ -20,6 +24,7 @@ from ._formula import (
     split,
     without_bars,
 )
+from ._wrappers import plain, wrapped_terms
 
 
 class Response(NamedTuple):
@@ -46,6 +51,7 @@ class Asked(NamedTuple):
     dispersion: str | None = None  # a one-sided formula
     zero: str | None = None
     weights: str | None = None  # a column
+    covariances: Mapping[str, Covariance] | None = None  # by block
 
 
 NOTHING = Asked()
@@ -65,6 +71,7 @@ class Design(NamedTuple):
     dispersion: Side | None = None
     zero: Side | None = None
     weights: np.ndarray | None = None
+    covariances: Mapping[str, Covariance] = MappingProxyType({})  # of every block
 
     @property
     def y(self) -> np.ndarray:
@@ -87,7 +94,8 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
     frame = as_frame(data)
     if not len(frame):
         raise ValueError("the data have no rows.")
-    names = check_columns([*_columns_of(formula), *_columns_beside(asked)], frame)
+    check_wrappers(formula)
+    names = check_columns([*_columns_of(plain(formula)), *_columns_beside(asked)], frame)
     frame = frame[list(dict.fromkeys(names))].copy()
     bars = bar_terms(formula)
     if not bars:
@@ -100,11 +108,14 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
     if ordered:
         fixed, X = _without_intercept(fixed, X)
     blocks: list[Block] = []
-    for bar in bars:
+    wrappers: list[str | None] = []
+    for wrapper, bar in wrapped_terms(formula):
         blocks += blocks_of(bar, frame, [block.name for block in blocks])
+        wrappers += [wrapper] * (len(blocks) - len(wrappers))
+    covariances = covariances_of(blocks, wrappers, asked.covariances)
     sides = _side("dispersion", asked.dispersion, frame), _side("zero", asked.zero, frame)
     known = fixed, X, offset, tuple(blocks), frame, asked, *sides
-    return Design(formula, response, *known, _weights(asked.weights, frame))
+    return Design(formula, response, *known, _weights(asked.weights, frame), covariances)
 
 
 # --- the left side -------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ._wrappers import plain
+
 # What a formula may call: these, by themselves or as np.log, and some of formulae's own. Left to
 # itself, formulae looks a function up in whatever module calls it and follows every dot, so that
 # np.save or the exec of a module's imports would be functions of a formula too.
@@ -75,6 +77,7 @@ def bar_terms(formula: str) -> list[str]:
 
 def without_bars(formula: str) -> str:
     """The right side of a formula without its bar terms: no empty sums."""
+    formula = plain(formula)
     for bar in bar_terms(formula):
         formula = formula.replace(bar, "", 1)
     terms = [part.strip() for part in split(formula)[1].split("+")]
