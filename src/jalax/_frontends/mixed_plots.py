@@ -6,11 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from jalax._export.plots import BLUE, ORANGE, label_of, new_axes
-from jalax._frontends.mixed_predict import Fit, Marginal, fitted, marginal_means_of_rows
-from jalax._frontends.mixed_residuals import Quantile, residuals
+from jalax._frontends.mixed_predict import (
+    Conditional,
+    Fit,
+    Marginal,
+    fitted,
+    marginal_means_of_rows,
+)
+from jalax._frontends.mixed_residuals import Pearson, Quantile, residuals
+from jalax.families import Gaussian
 
 MAX_GROUPS = 40  # shown by name
 TENTHS = 10

@@ -208,6 +208,10 @@ class Joint(Law):
 class HeavyTailed(Law):
     r"""Student's distribution of the effects of a level: $b = \Lambda z / \sqrt{w}$, z normal and
     $w \sim \chi^2_{df} / df$. What stands for standard deviations are scales.
+
+    White latents are bent, too: with $r = |x| / \sqrt{df}$ and $\Lambda^{-1} b = x \sinh(r) / r$
+    the density of x falls exponentially. Points and particles can follow it where the data say
+    little about a level, which they cannot in Student's tails.
     """
 
     df: float | None = None  # None: a number of theta
@@ -231,17 +235,37 @@ class HeavyTailed(Law):
         found = super().unconstrain(own)
         return found if self.df is not None else found | {TAILS: jnp.log(own[TAILS])}
 
+    def log_prior(self, own, b, known):
+        df, value = self._df(own, b.dtype), self._value(own)
+        square = jnp.sum(self.correlation.flat(value, b / own[SD], known) ** 2, axis=1)
+        log_root = jnp.sum(jnp.log(own[SD])) + self.correlation.log_root(value, self.size, known)
+        tails = 0.5 * (df + self.size) * jnp.log1p(square / df)
+        return jnp.sum(self._constant(df) - tails - log_root)
+
     def log_white(self, own, x, known):
+        # Student's density there, times the derivative of the bend.
         df = self._df(own, x.dtype)
-        square = jnp.sum(x**2, axis=1)
-        constant = half_steps(df / 2, self.size) - 0.5 * self.size * jnp.log(df * np.pi)
-        return jnp.sum(constant - 0.5 * (df + self.size) * jnp.log1p(square / df))
+        log_bend, log_cosh = bends(jnp.sum(x**2, axis=1) / df)
+        slope = log_cosh + (self.size - 1) * log_bend
+        return jnp.sum(self._constant(df) - (df + self.size) * log_cosh + slope)
+
+    def effects(self, own, x, known):
+        far = jnp.sum(x**2, axis=1, keepdims=True) / self._df(own, x.dtype)
+        log_bend, _ = bends(jnp.minimum(far, MOST_BEND))
+        return super().effects(own, x * jnp.exp(log_bend), known)
+
+    def whitened(self, own, b, known):
+        straight = super().whitened(own, b, known)
+        df = self._df(own, b.dtype)
+        far = jnp.sqrt(jnp.sum(straight**2, axis=1, keepdims=True) / df)
+        return straight * jnp.where(far > 0, divided(jnp.arcsinh(far), far), 1.0)
 
     def draw(self, key, own, levels, known):
         key_z, key_w = jax.random.split(key)
         df = self._df(own, own[SD].dtype)
         w = jax.random.gamma(key_w, df / 2, (levels, 1), own[SD].dtype) / (df / 2)
-        return super().draw(key_z, own, levels, known) / jnp.sqrt(w)
+        z = jax.random.normal(key_z, (levels, self.size), own[SD].dtype) / jnp.sqrt(w)
+        return super().effects(own, z, known)
 
     def variances(self, own, known, levels):
         df = float(self._df(own, float))
@@ -258,11 +282,27 @@ class HeavyTailed(Law):
     def has_tails(self):
         return self.df is None
 
+    def _constant(self, df: Array) -> Array:
+        """Of Student's density, the logarithm."""
+        return half_steps(df / 2, self.size) - 0.5 * self.size * jnp.log(df * np.pi)
+
     def _df(self, own, dtype):
         return jnp.asarray(own[TAILS][0] if self.df is None else self.df, dtype)
 
 
+def bends(s: Array) -> tuple[Array, Array]:
+    """log sinh(r) / r and log cosh(r) at r^2 = s: smooth at zero, and finite far out."""
+    small = s < 0.1
+    r = jnp.sqrt(jnp.where(small, 1.0, s))
+    sinh = s / 6 - s**2 / 180 + s**3 / 2835 - s**4 / 37800 + s**5 / 467775
+    cosh = s / 2 - s**2 / 12 + s**3 / 45 - 17 * s**4 / 2520 + 31 * s**5 / 14175
+    less = jnp.exp(-2 * r)
+    log_sinh, log_cosh = (r + jnp.log((1 + sign * less) / 2) for sign in (-1, 1))
+    return jnp.where(small, sinh, log_sinh - jnp.log(r)), jnp.where(small, cosh, log_cosh)
+
+
 FIRST_DF = 5.0
+MOST_BEND = 900.0  # beyond, where there is nothing, float32 would overflow
 SHIFT = 8  # from here on the series of `_half_step` has 11 digits
 
 

@@ -187,8 +187,8 @@ def build(
     theta = first_theta(design, family, found.placed)
     constrain = functools.partial(_constrain, family, laws)
     if outer is None:
-        known = _effects.known_arrays(found.placed)
-        arrays = _checks.to_jax(rows | ({COVARIANCE: known} if known else {}))
+        beside = _effects.known_arrays(found.placed)
+        arrays = _checks.to_jax(rows | ({COVARIANCE: beside} if beside else {}))
         structure = _structure(latent, rows["level"], found.placed)
         model = Model(
             log_joint, latent, arrays, theta=theta, constrain=constrain, structure=structure
@@ -206,6 +206,8 @@ def build(
         switch=WHITE,
         white=functools.partial(_effects.random_effects, laws),
     )
+    if not all(law.is_normal for _, law in laws):  # these have lighter tails
+        model = model.whitened() or model
     return model, found
 
 
