@@ -124,7 +124,8 @@ def unpack(
     if type(formula) is not str or not all(type(x) in (str, type(None)) for x in asked.values()):
         raise FileError("its formula is no text.")
     frame, family = _frame(section["columns"], arrays), _family(section["family"])
-    covariances = {k: _covariance(c, arrays) for k, c in section.get("covariances", {}).items()}
+    given = section.get("covariances") or {}
+    covariances = {name: _covariance(plain, arrays) for name, plain in given.items()} or None
     try:
         model, design = build(formula, frame, family, Asked(**asked, covariances=covariances))
     except ImportError:  # pandas or formulae is not installed: the file may be fine
