@@ -23,6 +23,7 @@ SPACES = (
 SPACES += (
     "families",
     "contrasts",
+    "covariances",
     "predictions",
     "residuals",
     "references",

@@ -2,6 +2,7 @@
 
 from jalax import callbacks as callbacks
 from jalax import contrasts as contrasts
+from jalax import covariances as covariances
 from jalax import datasets as datasets
 from jalax import extend as extend
 from jalax import families as families

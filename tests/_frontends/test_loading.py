@@ -278,7 +278,8 @@ def test_latents_of_nested_factors_have_their_levels_and_no_padding():
     for name, levels in design.levels.items():  # an effect has the number of its level, and a half
         values = levels[:, None, :, None] + np.array([0.0, 0.5])
         particles[name] = np.broadcast_to(values, (4, 8, *shapes[name]))
-    theta = {"sd": {"school": np.ones(2), "school:room": np.ones(2)}}
+    names = ("school", "school:room")
+    theta = {"sd": dict.fromkeys(names, np.ones(2)), "cor": dict.fromkeys(names, np.zeros(1))}
     weights = np.full((4, 8), 1 / 8)
     fitted = types.SimpleNamespace(weights=weights, particles=particles, theta=theta)
     found = mixed_latents(fitted, design, 0.95)

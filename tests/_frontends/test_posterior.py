@@ -12,7 +12,7 @@ import pytest
 
 from jalax._frontends import mixed_exact
 from jalax._frontends.mixed_exact import Exact
-from jalax._frontends.mixed_parts import covariance_of, parts_of
+from jalax._frontends.mixed_parts import parts_of
 from jalax._frontends.mixed_posterior import Weighted
 from jalax.models import _mixed, _new_rows
 
@@ -52,7 +52,11 @@ def effects(design, theta):
         wide = np.zeros((ROWS, len(block.labels), len(block.effects)))
         wide[np.arange(ROWS), block.index] = block.matrix
         Z.append(wide.reshape(ROWS, -1))
-        G.append(np.kron(np.eye(len(block.labels)), covariance_of(theta, block)))
+        sd = theta["sd"][block.name]
+        below = np.zeros((sd.size, sd.size))
+        below[np.tril_indices(sd.size, -1)] = theta["cor"][block.name]
+        sigma = np.outer(sd, sd) * (below + below.T + np.eye(sd.size))
+        G.append(np.kron(np.eye(len(block.labels)), sigma))
     sizes = np.cumsum([0, *(len(part) for part in G)])
     G_all = np.zeros((sizes[-1], sizes[-1]))
     for first, last, part in zip(sizes[:-1], sizes[1:], G, strict=True):

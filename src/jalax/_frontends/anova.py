@@ -22,6 +22,8 @@ from jalax._frontends.mixed import MixedResult
 from jalax._frontends.mixed_rows import with_responses
 from jalax._runtime import arguments, files
 from jalax.models._design import Design
+from jalax.models._formula import Block
+from jalax.models._mixed import MixedDesign
 
 MANY_GROUPS = 20  # independent groups, from which on the law of large numbers is trusted
 
@@ -255,21 +257,35 @@ def _added(smaller: MixedResult, larger: MixedResult) -> _Added:
     reached = b.X @ np.linalg.lstsq(b.X, a.X, rcond=None)[0] if b.X.size else np.zeros_like(a.X)
     nested = np.allclose(reached, a.X, atol=1e-6 * (1 + np.abs(a.X).max(initial=0.0)))
     nested = nested and np.allclose(a.offset, b.offset)
-    left = [(block.factor, set(block.effects)) for block in b.blocks]  # not in the smaller one
+    left = [(block, set(block.effects)) for block in b.blocks]  # not in the smaller one
     for block in a.blocks:
         wanted = set(block.effects)
-        holders = [effects for factor, effects in left if factor == block.factor]
+        holders = [
+            effects
+            for other, effects in left
+            if other.factor == block.factor and _holds(larger.mixed, other, smaller.mixed, block)
+        ]
         holder = next((effects for effects in holders if wanted <= effects), None)
         nested = nested and holder is not None
         if holder is not None:
             holder -= wanted
-    variances = sum(len(effects) for _, effects in left)
+    # Tails mean nothing without a variance: they count as one more, so that the law is simulated.
+    laws = larger.mixed.placed
+    variances = sum(len(e) + laws[o.name].law.has_tails for o, e in left if e)
     if not nested:
         raise ValueError(
             f"{a.formula!r} is not nested in {b.formula!r}: its fixed or random effects are not "
             "all there. Compare them by AIC, or by jalax.compare."
         )
     return _Added(variances, larger.log_weights.shape[0] if larger.mixed.outer is not None else 1)
+
+
+def _holds(larger: MixedDesign, block: Block, smaller: MixedDesign, other: Block) -> bool:
+    """Whether the covariance of a block has that of the other in it."""
+    (law, known, _), (inner, inner_known, _) = larger.placed[block.name], smaller.placed[other.name]
+    same = known.keys() == inner_known.keys()
+    same = same and all(np.array_equal(known[name], inner_known[name]) for name in known)
+    return same and law.holds(inner)
 
 
 def simulated_ratios(smaller: Any, larger: Any, key: jax.Array, num: int) -> np.ndarray:

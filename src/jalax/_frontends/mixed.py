@@ -31,12 +31,12 @@ from jalax._frontends.mixed_effects import Centre, Mean
 from jalax._frontends.mixed_latents import mixed_latents
 from jalax._frontends.mixed_likelihood import MixedLikelihood
 from jalax._frontends.mixed_predict import Conditional, Effects, Fit, Link, Response, Scale
-from jalax._frontends.mixed_residuals import Pearson, Quantile, ResidualTest
+from jalax._frontends.mixed_residuals import Pearson, ResidualTest
 from jalax._frontends.mixed_rows import to_rows
 from jalax._model.algorithm import Algorithm
 from jalax._runtime import arguments
-from jalax.families import Gaussian
 from jalax.models._contrasts import Contrasts, check
+from jalax.models._covariances import Covariance
 from jalax.models._design import Asked
 from jalax.models._kept_rows import Drop, Missing
 from jalax.models._mixed import build
@@ -54,7 +54,8 @@ class MixedResult(MixedLikelihood):
 
     `theta` is {"beta": (p,), "sd": {factor: (q,)}, "cor": {factor: (q (q - 1) / 2,)}} and the
     family's own parameters by name, such as "sigma" of a Gaussian one, or instead of these the
-    coefficients of "dispersion", and those of "zero".
+    coefficients of "dispersion", and those of "zero". With `covariances=` there may be "range" and
+    "tails" by factor, and "cor" has what correlation there is.
     """
 
     def coef(self) -> dict[str, float]:
@@ -195,11 +196,7 @@ class MixedResult(MixedLikelihood):
         return mixed_plots.plot_residuals(self._fit, kind, ax)
 
     def _report_panels(self) -> dict[str, Callable[[Any], None]]:
-        if self.mixed is None:
-            return {}
-        # Of counts only quantile residuals should be normal; any key will do.
-        normal = isinstance(self.mixed.family, Gaussian)
-        return mixed_plots.panels(self._fit, PEARSON if normal else Quantile(jax.random.key(0)))
+        return {} if self.mixed is None else mixed_plots.report_panels(self._fit)
 
     def marginal_means(self, factor: str, *, scale: Scale = RESPONSE, level: float = 0.95) -> Any:
         """The mean of each level of a factor in the fixed effects, as R's emmeans.
@@ -289,6 +286,7 @@ def mixed(
     precision_weights: Any = None,
     offset: str | None = None,
     contrasts: Mapping[str, Contrasts] | None = None,
+    covariances: Mapping[str, Covariance] | None = None,
     subset: Any = None,
     missing: Missing = DROP,
     likelihood: REML | None = None,
@@ -323,6 +321,9 @@ def mixed(
         offset: a column to add to the linear predictor, beside any `offset()` of the formula.
         contrasts: how factors of the fixed effects are coded, `{"arm": jalax.contrasts.Helmert()}`;
             by themselves they are by treatment, and the first level is the reference.
+        covariances: of random effects that are not to be unstructured, by the names they have in
+            the summary: `{"site": jalax.covariances.Exponential(coordinates)}`. Some can be asked
+            for in the formula, too: `diag(x | g)`, `cs(0 + f | g)`, `ar1(0 + C(week) | g)`.
         subset: which rows to fit: booleans, such as `data["age"] > 5`, or a column of these. Where
             it is not known whether, they are left out.
         missing: `jalax.missing.Drop()` leaves rows with missing values out, with a warning and a
@@ -350,6 +351,7 @@ def mixed(
         precision_weights=precision_weights,
         offset=offset,
         contrasts=check(contrasts),
+        covariances=covariances,
         subset=subset,
         missing=missing,
         likelihood=likelihood,

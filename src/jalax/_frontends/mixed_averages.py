@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from jalax._frontends.mixed_parts import covariance_of
 from jalax.families._family import Family
 from jalax.families._links import Identity, Log
 from jalax.families._links import Link as FamilyLink
+from jalax.models._laws import PARTS, own_of
 from jalax.models._mixed import MixedDesign
 
 # The trapezoidal rule on a normal density. For the logit with a standard deviation of 10, Gauss and
@@ -20,30 +20,48 @@ WEIGHTS = np.exp(-(NODES**2) / 2) / np.sum(np.exp(-(NODES**2) / 2))
 
 def prior_variance(mixed: MixedDesign, theta: dict, Z: dict[str, np.ndarray]) -> np.ndarray:
     """z' Sigma z of each row, over all blocks."""
-    return sum(
-        np.einsum("ni,ij,nj->n", Z[block.name], covariance_of(theta, block), Z[block.name])
-        for block in mixed.design.blocks
-    )
+    total = np.zeros(len(next(iter(Z.values()))))
+    for block in mixed.design.blocks:
+        law, known, _ = mixed.placed[block.name]
+        z = Z[block.name]
+        if z.any():
+            sigma = law.of_new_level(own_of(theta, block.name), known, block.name)
+            total = total + np.einsum("ni,ij,nj->n", z, sigma, z)
+    return total
 
 
 def spread_slopes(
     mixed: MixedDesign, theta: dict, Z: dict[str, np.ndarray], spread: np.ndarray
 ) -> np.ndarray:
     """(n, P - p): the derivative of sqrt(z' Sigma z) in the numbers of theta after beta."""
-    blocks = sorted(mixed.design.blocks, key=lambda block: block.name)
-    of_cor, of_sd = [], []
-    for block in blocks:
-        z, sd = Z[block.name], theta["sd"][block.name]
-        scaled = z * sd
-        correlation = covariance_of(theta | {"sd": {block.name: np.ones_like(sd)}}, block)
-        i, j = np.tril_indices(len(block.effects), -1)
-        of_cor.append(scaled[:, i] * scaled[:, j])
-        of_sd.append(z * (scaled @ correlation))
-    known = {"cor": of_cor, "sd": of_sd}  # of the others it does not depend
-    none = {name: [np.zeros((len(spread), np.size(theta[name])))] for name in theta}
-    columns = [known.get(name, none[name]) for name in sorted(theta) if name != "beta"]
-    all_of = np.concatenate([column for part in columns for column in part], axis=1)
-    return all_of / np.maximum(spread, 1e-300)[:, None]
+    columns = []
+    for part in sorted(set(theta) - {"beta"}):
+        if part in PARTS:
+            names = sorted(theta[part])
+            columns += [_variance_slopes(mixed, theta, Z, part, name) for name in names]
+        else:  # it does not depend on it
+            columns.append(np.zeros((len(spread), np.size(theta[part]))))
+    return np.concatenate(columns, axis=1) / (2 * np.maximum(spread, 1e-300)[:, None])
+
+
+def _variance_slopes(
+    mixed: MixedDesign, theta: dict, Z: dict[str, np.ndarray], part: str, name: str
+) -> np.ndarray:
+    """(n, numbers): the derivative of z' Sigma z in the numbers of a block in one part of theta.
+
+    By central differences, which are exact in standard deviations and correlations.
+    """
+    (law, known, _), z, value = mixed.placed[name], Z[name], np.asarray(theta[part][name], float)
+    columns = [np.zeros((len(z), 0))]
+    for k in range(value.size):
+        step = 1e-4 * max(abs(value[k]), 1e-4) * (np.arange(value.size) == k)
+        ends = [
+            law.of_new_level(own_of(theta, name) | {part: value + side * step}, known, name)
+            for side in (1, -1)
+        ]
+        slope = (ends[0] - ends[1]) / (2 * step[k])
+        columns.append(np.einsum("ni,ij,nj->n", z, slope, z)[:, None])
+    return np.concatenate(columns, axis=1)
 
 
 def is_inverse_link(family: Family) -> bool:

@@ -12,14 +12,14 @@ from jax.flatten_util import ravel_pytree
 
 from jalax._fit.result import FitResult
 from jalax._frontends.mixed_parts import Levels, homes, size_of
-from jalax._frontends.mixed_posterior import model_of, posterior
+from jalax._frontends.mixed_posterior import effects_of, model_of, posterior
 from jalax._model.evaluation import log_joint_of_vectors, over_groups, ravel_latent
 from jalax._model.model import Model
 from jalax._particles.trees import Tree
 from jalax._reference.mode_search import DENSE_UP_TO, find_mode
 from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.layouts import use_mesh
-from jalax.models._mixed import MixedDesign, random_effects
+from jalax.models._mixed import MixedDesign
 
 POLISH = 3  # Newton's steps after a search that ends where log p has no more digits
 
@@ -72,7 +72,7 @@ def _modes(model: Model, theta: Tree) -> tuple[jax.Array, jax.Array]:
             x = x + jnp.matmul(root, inside, precision="highest")
 
         def effects(v):
-            return ravel_pytree(random_effects(user, unravel(v), data))[0]
+            return ravel_pytree(effects_of(model, user, unravel(v), data))[0]
 
         spread = jnp.matmul(jax.jacfwd(effects)(x), root, precision="highest")
         return effects(x), jnp.sum(spread**2, axis=1)

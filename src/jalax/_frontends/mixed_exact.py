@@ -14,6 +14,7 @@ from jalax._frontends.mixed_parts import (
     Theta,
     covariance_of,
     first_positions,
+    has_joint_levels,
     numbers,
     parts_of,
     size_of,
@@ -87,7 +88,10 @@ def _solved(theta: Theta, mixed: MixedDesign) -> tuple[np.ndarray, np.ndarray, n
     """
     design = mixed.design
     fixed, random = _new_rows.same_rows(design)
-    roots = {block.name: root_of(covariance_of(theta, block)) for block in design.blocks}
+    sigmas = {block.name: covariance_of(mixed, theta, block) for block in design.blocks}
+    if has_joint_levels(mixed):
+        return _solved_jointly(theta, mixed, sigmas)
+    roots = {name: root_of(sigma) for name, sigma in sigmas.items()}
     scaled = {name: z @ roots[name] for name, z in random.Z.items()}
     (parts,) = parts_of(mixed, random._replace(Z=scaled))
     groups = 1 if mixed.outer is None else len(mixed.levels[design.blocks[0].name])
@@ -107,6 +111,33 @@ def _solved(theta: Theta, mixed: MixedDesign) -> tuple[np.ndarray, np.ndarray, n
     _multiply(mixed, roots, covariance, 2)
     _multiply(mixed, roots, means, 1)
     return means[:, :, 0], covariance, means[:, :, 1:]
+
+
+def _solved_jointly(
+    theta: Theta, mixed: MixedDesign, sigmas: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same of one group whose levels depend on each other, by dense matrices."""
+    from scipy.linalg import block_diag
+
+    design = mixed.design
+    fixed, random = _new_rows.same_rows(design)
+    by_name = sorted(block.name for block in design.blocks)
+    root = block_diag(*(_all_levels(mixed, name, root_of(sigmas[name])) for name in by_name))
+    (parts,) = parts_of(mixed, random)
+    Z = np.zeros((design.y.size, size_of(mixed)))
+    np.add.at(Z, (np.arange(len(Z))[:, None], parts.position), parts.z)
+    scaled, variance = Z @ root, float(theta["sigma"]) ** 2
+    covariance = np.linalg.inv(np.eye(len(root)) + scaled.T @ scaled / variance)
+    residual = design.y - fixed.offset - fixed.X @ theta["beta"]
+    right = np.column_stack([residual, -fixed.X])
+    means = root @ (covariance @ (scaled.T @ right)) / variance
+    return means[None, :, 0], (root @ covariance @ root.T)[None], means[None, :, 1:]
+
+
+def _all_levels(mixed: MixedDesign, name: str, root: np.ndarray) -> np.ndarray:
+    """The root of the covariance of a block: of all its levels already, or of each."""
+    law, levels = mixed.placed[name].law, mixed.levels[name].size
+    return root if law.is_joint else np.kron(np.eye(levels), root)
 
 
 def root_of(covariance: np.ndarray) -> np.ndarray:

@@ -15,7 +15,8 @@ from jalax._runtime import arguments, files
 from jalax._runtime.files import FileError
 from jalax.families._catalogue import read, written
 from jalax.families._family import Family
-from jalax.models import _contrasts
+from jalax.models import _contrasts, _covariances
+from jalax.models._covariances import Covariance
 from jalax.models._design import Asked
 from jalax.models._kept_rows import LeftOut, Refuse
 from jalax.models._mixed import MixedDesign, build, unwrapped
@@ -38,11 +39,17 @@ def pack(mixed: MixedDesign, arrays: dict[str, np.ndarray]) -> dict[str, Any] | 
     if columns is None:
         return None
     design = mixed.design
+    asked = design.asked._asdict()
+    covariances = {k: _covariances.written(c) for k, c in (asked.pop("covariances") or {}).items()}
+    for plain in covariances.values():
+        if "values" in plain:
+            plain["values"] = files.pack("covariance", plain["values"], arrays)
     return {
         "formula": design.formula,
         "family": written(unwrapped(mixed.family)),
         "columns": columns,
         "contrasts": _contrasts.written(design.asked.contrasts),
+        "covariances": covariances,
         "index": _pack_index(design.frame.index, arrays),
         "asked": design.asked.in_words(),
         "left_out": None if design.left_out is None else list(design.left_out),
@@ -136,11 +143,18 @@ def unpack(
         raise FileError(f"whether it is a fit by REML is {section['restricted']!r}.")
     frame, family = _frame(section["columns"], arrays), _family(section["family"])
     contrasts = _codings(section.get("contrasts"))
+    given = section.get("covariances") or {}
+    covariances = {name: _covariance(plain, arrays) for name, plain in given.items()} or None
     if (index := section.get("index")) is not None:
         frame.index = _pandas().Index(_column(index, arrays))
     try:
-        likelihood = REML() if section.get("restricted") else None
-        whole = Asked(**asked, contrasts=contrasts, missing=Refuse(), likelihood=likelihood)
+        whole = Asked(
+            **asked,
+            contrasts=contrasts,
+            covariances=covariances,
+            missing=Refuse(),
+            likelihood=REML() if section.get("restricted") else None,
+        )
         model, design = build(formula, frame, family, whole)
     except ImportError:  # pandas or formulae is not installed: the file may be fine
         raise
@@ -180,6 +194,15 @@ def _codings(plain: Any) -> dict[str, _contrasts.Contrasts]:
         return _contrasts.read(plain)
     except Exception as error:
         raise FileError(f"its contrasts are {plain!r}.") from error
+
+
+def _covariance(plain: Any, arrays: dict[str, np.ndarray]) -> Covariance:
+    try:
+        if "values" in plain:
+            plain = plain | {"values": files.unpack(plain["values"], arrays)}
+        return _covariances.read(plain)
+    except Exception as error:
+        raise FileError(f"a covariance of its random effects cannot be read: {error}") from error
 
 
 def _held_numbers(places: Any, theta: Any) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from jalax._evidence.record import FitRecord
 from jalax._export.posterior import Latents, posterior_numbers
+from jalax.models._laws import own_of
 from jalax.models._mixed import MixedDesign
 
 
@@ -22,7 +23,8 @@ def mixed_latents(result: FitRecord, mixed: MixedDesign, level: float) -> Latent
         order = np.argsort(levels)[(levels < 0).sum() :]  # -1: padding, no level
         numbers = posterior_numbers(np.asarray(result.particles[block.name]), weights, level)
         numbers = numbers.reshape(levels.size, len(block.effects), -1)[order]
-        prior = np.asarray(theta["sd"][block.name], float) ** 2
+        law, known, _ = mixed.placed[block.name]
+        prior = law.variances(own_of(theta, block.name), known, len(numbers))
         rows.append(numbers.reshape(-1, numbers.shape[-1]))
         shrinkage.append((1 - numbers[:, :, 1] ** 2 / prior).ravel())
         labels = [block.labels[i] for i in levels[order]]

@@ -11,6 +11,7 @@ import numpy as np
 from jalax._evidence.uncertainty import Uncertainty
 from jalax.models import _new_rows
 from jalax.models._formula import Block
+from jalax.models._laws import own_of
 from jalax.models._mixed import MixedDesign
 
 Theta = dict[str, Any]
@@ -112,13 +113,25 @@ def numbers(theta: Theta) -> Theta:
     return jax.tree.map(lambda leaf: np.asarray(leaf, float), theta)
 
 
-def covariance_of(theta: Theta, block: Block) -> np.ndarray:
-    """Sigma of a block."""
-    sd, size = np.asarray(theta["sd"][block.name], float), len(block.effects)
-    correlation = np.eye(size)
-    correlation[np.tril_indices(size, -1)] = np.asarray(theta["cor"][block.name], float)
-    correlation = correlation + np.tril(correlation, -1).T
-    return correlation * np.outer(sd, sd)
+def covariance_of(mixed: MixedDesign, theta: Theta, block: Block) -> np.ndarray:
+    """Sigma of a block; where its levels depend on each other, of all levels."""
+    law, known, _ = mixed.placed[block.name]
+    return law.covariance(own_of(theta, block.name), known)
+
+
+def check_new_levels(mixed: MixedDesign, random: _new_rows.Random) -> None:
+    """Refuse new levels that depend on those of the data."""
+    for name, law in mixed.laws:
+        if law.is_joint and (random.level[name] < 0).any():
+            raise ValueError(
+                f"the levels of {name!r} depend on each other, and how a new one depends on them "
+                "is not known here: use effects=jalax.predictions.Population()."
+            )
+
+
+def has_joint_levels(mixed: MixedDesign) -> bool:
+    """Do the levels of any factor depend on each other?"""
+    return any(law.is_joint for _, law in mixed.laws)
 
 
 def theta_covariance(known: Uncertainty) -> np.ndarray:

@@ -6,11 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from jalax._export.plots import BLUE, ORANGE, label_of, new_axes
-from jalax._frontends.mixed_predict import Fit, Marginal, fitted, marginal_means_of_rows
-from jalax._frontends.mixed_residuals import Quantile, residuals
+from jalax._frontends.mixed_predict import (
+    Conditional,
+    Fit,
+    Marginal,
+    fitted,
+    marginal_means_of_rows,
+)
+from jalax._frontends.mixed_residuals import Pearson, Quantile, residuals
+from jalax.families import Gaussian
 
 MAX_GROUPS = 40  # shown by name
 TENTHS = 10
@@ -31,6 +39,15 @@ def plot_residuals(fit: Fit, kind: Any, ax: Any) -> np.ndarray:
         draw(axis)
         axis.set_title(title, fontsize="medium", loc="left")
     return axes[: len(drawn)]
+
+
+def report_panels(fit: Fit) -> dict[str, Callable[[Any], None]]:
+    """Those of a report. Of counts only quantile residuals should be normal; any key will do."""
+    if isinstance(fit.mixed.family, Gaussian):
+        return panels(fit, Pearson())
+    # Over all levels there is an average of normal random effects.
+    normal = all(law.is_normal for _, law in fit.mixed.laws)
+    return panels(fit, Quantile(jax.random.key(0), Marginal() if normal else Conditional()))
 
 
 def panels(fit: Fit, kind: Any) -> dict[str, Callable[[Any], None]]:

@@ -27,7 +27,8 @@ from jalax._reference.points import LATENTS_UP_TO
 from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.layouts import use_mesh
 from jalax.families import Gaussian, Identity
-from jalax.models._mixed import MixedDesign, random_effects, rebuilt, whiten
+from jalax.models._effects import Laws, whiten
+from jalax.models._mixed import MixedDesign, rebuilt
 
 MOST = (
     40_000_000  # numbers of the covariances of all groups, 0.3 GB: beyond, the particles are used
@@ -48,7 +49,8 @@ def is_linear(mixed: MixedDesign) -> bool:
     """Gaussian given the random effects, with one sigma, and linear in them."""
     family, design = mixed.family, mixed.design
     plain = isinstance(family, Gaussian) and isinstance(family.link, Identity)
-    return plain and design.dispersion is None
+    normal = all(law.is_normal for _, law in mixed.laws)
+    return plain and normal and design.dispersion is None
 
 
 class Weighted:
@@ -111,7 +113,8 @@ class Weighted:
         weights = jnp.asarray(self.weights, result.log_weights.dtype)
         with use_mesh(model.layout):
             weights = weights if model.grouped else weights[0]
-            found = _slopes(model, result.theta, _latents(model, result), weights)
+            latents = _latents(model, self.mixed, result)
+            found = _slopes(model, result.theta, latents, weights)
         slopes = np.asarray(found, float)
         return np.einsum("nk,nkp->np", parts.z, slopes[parts.group[:, None], parts.position])
 
@@ -139,18 +142,27 @@ def weights_of(result: FitResult, mixed: MixedDesign) -> jax.Array:
         flat, unravel = ravel_pytree(result.free)
         there = unravel(jnp.asarray(seen.theta, flat.dtype))
     with use_mesh(model.layout):
-        moved = _moved(model, result.theta, model.constrained(there), _latents(model, result))
+        latents = _latents(model, mixed, result)
+        moved = _moved(model, result.theta, model.constrained(there), latents)
     return normalise(result.log_weights + moved)
 
 
-def _latents(model: Model, result: FitResult) -> Any:
+def effects_of(model: Model, theta: Theta, x: Any, data: Any) -> Any:
+    """The random effects from the latents of the model, which may be white."""
+    of = model.latent_outside
+    return x if of is None else of(theta, x, data)
+
+
+def _latents(model: Model, mixed: MixedDesign, result: FitResult) -> Any:
     """The particles as the model has them: the random effects, or white numbers."""
-    return _whitened(result.theta, result.particles) if model.is_white else result.particles
+    if not model.is_white:
+        return result.particles
+    return _whitened(mixed.laws, result.theta, result.particles)
 
 
-@jit(LEVEL_1)
-def _whitened(theta: Theta, particles: Any) -> Any:
-    one = partial(whiten, theta)
+@jit(LEVEL_1, static_argnames="laws")
+def _whitened(laws: Laws, theta: Theta, particles: Any) -> Any:
+    one = partial(whiten, laws, theta)
     for _ in range(jax.tree.leaves(particles)[0].ndim - 2):  # of groups, and of particles
         one = jax.vmap(one)
     return one(particles)
@@ -185,7 +197,7 @@ def _slopes(model: Model, theta: Theta, particles: Any, weights: jax.Array) -> j
         x, w, data = group
 
         def effects(t, one):
-            return ravel_pytree(random_effects(unravel(t), one, data))[0]
+            return ravel_pytree(effects_of(model, unravel(t), one, data))[0]
 
         values = jax.vmap(partial(effects, flat))(x)
         scores = jax.vmap(lambda one: score(one, data))(x)

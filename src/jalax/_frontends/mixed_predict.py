@@ -21,6 +21,7 @@ from jalax._frontends.mixed_averages import (
 )
 from jalax._frontends.mixed_parts import (
     Parts,
+    check_new_levels,
     numbers,
     parts_of,
     theta_covariance,
@@ -209,7 +210,9 @@ class ConditionalOrNew(Effects):
     """
 
     def estimates(self, fit: Fit, frame: Any) -> Estimates:
-        return _conditional(fit, frame, fit.random(frame))
+        random = fit.random(frame)
+        check_new_levels(fit.mixed, random)
+        return _conditional(fit, frame, random)
 
 
 def _conditional(fit: Fit, frame: Any, random: _new_rows.Random) -> Estimates:

@@ -140,7 +140,7 @@ def _root(mixed: MixedDesign) -> Static:
     shapes = tuple(
         (block.name, mixed.levels[block.name].shape[-1], len(block.effects)) for block in blocks
     )
-    return Static.of(functools.partial(root_of, shapes, from_white))
+    return Static.of(functools.partial(root_of, shapes, functools.partial(from_white, mixed.laws)))
 
 
 def _least_squares(mixed: MixedDesign, theta: Theta) -> tuple[np.ndarray, np.ndarray]:

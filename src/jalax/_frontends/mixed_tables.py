@@ -63,4 +63,6 @@ def _parts_of(theta: Any) -> np.ndarray:
 
 
 def _deviations_first(row: Row) -> int:
-    return 1 if row[0].startswith("cor ") else 0 if row[0].startswith("sd ") else 2
+    """Then what else the random effects have, then what the family has."""
+    of_block = " | " in row[0]
+    return 0 if of_block and row[0].startswith(("sd ", "scale ")) else 1 if of_block else 2

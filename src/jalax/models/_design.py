@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _coding, _syntax
 from ._contrasts import NO_CONTRASTS, Contrasts
+from ._covariance_terms import check_wrappers, covariances_of
+from ._covariances import Covariance
 from ._formula import (
     Block,
     as_frame,
@@ -25,6 +28,7 @@ from ._formula import (
 )
 from ._kept_rows import Drop, LeftOut, Missing, in_subset, of_rows, without
 from ._restricted import REML
+from ._wrappers import plain, wrapped_terms
 
 
 class Response(NamedTuple):
@@ -54,6 +58,7 @@ class Asked(NamedTuple):
     precision_weights: Any = None  # the same
     offset: str | None = None  # a column
     contrasts: Mapping[str, Contrasts] = NO_CONTRASTS  # by factor
+    covariances: Mapping[str, Covariance] | None = None  # by block
     subset: Any = None  # booleans of the rows, or a column of these
     missing: Missing = Drop()
     likelihood: REML | None = None  # None: maximum likelihood
@@ -86,6 +91,7 @@ class Design(NamedTuple):
     precision: np.ndarray | None = None  # of a row, in units of 1 / sigma^2
     left_out: LeftOut | None = None
     codings: str = ""  # of the factors, in words
+    covariances: Mapping[str, Covariance] = MappingProxyType({})  # of every block
 
     @property
     def y(self) -> np.ndarray:
@@ -123,7 +129,8 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
     frame, asked = _with_columns(frame, asked)
     elsewhere = [name for name in asked if isinstance(name, str)]
     formula = _syntax.expanded(formula, [str(name) for name in frame.columns], elsewhere)
-    names = check_columns([*_columns_of(formula), *_columns_beside(asked)], frame)
+    check_wrappers(formula)
+    names = check_columns([*_columns_of(plain(formula)), *_columns_beside(asked)], frame)
     frame = in_subset(frame, asked.subset)[list(dict.fromkeys(names))].copy()
     keep, left_out = asked.missing.rows(frame, names)
     frame, asked = without(frame, keep), asked._replace(subset=None)
@@ -139,8 +146,11 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
     if ordered:
         fixed, X = _without_intercept(fixed, X)
     blocks: list[Block] = []
-    for bar in bars:
+    wrappers: list[str | None] = []
+    for wrapper, bar in wrapped_terms(formula):
         blocks += blocks_of(bar, frame, [block.name for block in blocks])
+        wrappers += [wrapper] * (len(blocks) - len(wrappers))
+    covariances = covariances_of(blocks, wrappers, asked.covariances)
     commons = [common, *_commons_beside(asked, frame)]
     _coding.check_used(asked.contrasts, commons, frame)
     dispersion = _side("dispersion", asked.dispersion, frame, commons[1])
@@ -149,7 +159,7 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
         offset = offset + _numeric(asked.offset, frame[asked.offset])
     known = fixed, X, offset, tuple(blocks), frame, asked, dispersion, zero
     each = _weights("weights", asked, frame), _weights("precision_weights", asked, frame)
-    return Design(formula, response, *known, *each, left_out, _coding.notes(commons))
+    return Design(formula, response, *known, *each, left_out, _coding.notes(commons), covariances)
 
 
 # --- the left side -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,21 +14,23 @@ from jalax.families._links import Identity
 from jalax.families._ordinal import Ordinal
 from jalax.families._zeros import WithZeros
 
+from ._covariances import Placed
 from ._design import Design, Side
+from ._laws import with_own
 
 Theta = dict[str, Any]
 
 
-def first_theta(design: Design, family: Family) -> Theta:
+def first_theta(design: Design, family: Family, placed: Mapping[str, Placed]) -> Theta:
     """A generalised linear model without random effects, and deviations on its scale."""
     beta, spread = _glm(design, family)
     count = sum(len(block.effects) for block in design.blocks)
-    sd, cor = {}, {}
+    owns = {}
     for block in design.blocks:
         scale = np.sqrt((block.matrix**2).mean(axis=0)) + 1e-30
-        sd[block.name] = spread / np.sqrt(2 * count) / scale
-        cor[block.name] = np.zeros(len(block.effects) * (len(block.effects) - 1) // 2)
-    theta = {"beta": beta, "sd": sd, "cor": cor} | _first_own(design, family, spread)
+        law, known, _ = placed[block.name]
+        owns[block.name] = law.first(spread / np.sqrt(2 * count) / scale, known)
+    theta = with_own({"beta": beta}, owns) | _first_own(design, family, spread)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), theta)
 
 

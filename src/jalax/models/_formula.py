@@ -13,6 +13,7 @@ from . import _coding
 from ._contrasts import NO_CONTRASTS, Contrasts, Helmert, Poly, Refused
 from ._functions import Factor, NaturalSpline, Relevel, c
 from ._syntax import columns_message, translated
+from ._wrappers import plain
 
 # What a formula may call: these, by themselves or as np.log, and some of formulae's own. Left to
 # itself, formulae looks a function up in whatever module calls it and follows every dot, so that
@@ -92,6 +93,7 @@ def bar_terms(formula: str) -> list[str]:
 
 def without_bars(formula: str) -> str:
     """The right side of a formula without its bar terms: no empty sums."""
+    formula = plain(formula)
     for bar in bar_terms(formula):
         formula = formula.replace(bar, "", 1)
     terms = [part.strip() for part in split(formula)[1].split("+")]

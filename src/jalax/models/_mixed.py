@@ -29,25 +29,16 @@ from jalax.families._family import HOST, JAX, Family
 from jalax.families._ordinal import Ordinal
 from jalax.families._zeros import LOG_ODDS, WithZeros
 
-from . import _checks
+from . import _checks, _effects
 from ._contrasts import Contrasts, check
+from ._covariances import Covariance, Placed
 from ._design import NOTHING, Asked, Design, parse
+from ._effects import COVARIANCE, WHITE, Laws
 from ._first_theta import first_theta
 from ._formula import Block
-from ._gaussian import LOG_2PI
 from ._kept_rows import Drop, Missing
 from ._places import places_of, structure_of
 from ._r_words import named_options
-from ._random_effects import (
-    correlations,
-    draw_effects,
-    effects,
-    log_prior,
-    numbers,
-    root_of_correlations,
-    root_of_numbers,
-    whitened,
-)
 from ._restricted import (
     REML,
     Compressed,
@@ -69,15 +60,19 @@ class MixedDesign(NamedTuple):
     family: Family
     outer: str | None  # the factor whose levels are the groups; None: one joint latent
     levels: dict[str, np.ndarray]  # block: (G, L) or (L,), level of each latent row; -1: none
+    placed: dict[str, Placed]  # block: the law of its random effects, and what that knows
     restricted: Compressed | None = None  # of REML, columns X and y less the offset
 
     @property
     def num_rows(self) -> int:
         return self.design.y.size
 
+    @property
+    def laws(self) -> Laws:
+        return tuple((block.name, self.placed[block.name].law) for block in self.design.blocks)
+
 
 DROP = Drop()
-WHITE = "white"  # an entry of the data of a model whose latents are white, see Model.whitened
 
 
 # --- the model -----------------------------------------------------------------------------------
@@ -111,46 +106,29 @@ def _of_side(what: str, theta: Theta, data: dict) -> Array:
     return jnp.matmul(data[f"X of {what}"], theta[what], precision="highest")
 
 
-def _log_joint(family: Family, blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
-    total = jnp.zeros((), theta["beta"].dtype)
-    for name, _ in blocks:
-        if WHITE in data:
-            total = total - 0.5 * (jnp.sum(x[name] ** 2) + x[name].size * LOG_2PI)
-        else:
-            total = total + log_prior(theta["sd"][name], theta["cor"][name], x[name])
-    eta = linear_predictor(blocks, theta, random_effects(theta, x, data), data)
+def _log_joint(
+    family: Family, blocks: Blocks, laws: Laws, theta: Theta, x: dict, data: dict
+) -> Array:
+    total = _effects.log_prior(laws, theta, x, data, jnp.zeros((), theta["beta"].dtype))
+    eta = linear_predictor(blocks, theta, _effects.random_effects(laws, theta, x, data), data)
     rows = family.log_density(own_parameters(family, theta, data), eta, data)
     if "weight" in data:
         rows = data["weight"] * rows
     return total + jnp.sum(jnp.where(data["mask"], rows, 0.0))
 
 
-def random_effects(theta: Theta, x: dict, data: dict) -> dict:
-    """The random effects b: x itself or, where x is white, the root of Sigma times x."""
-    if WHITE not in data:
-        return x
-    return {n: effects(theta["sd"][n], theta["cor"][n], white) for n, white in x.items()}
-
-
-def from_white(theta: Theta, white: dict) -> dict:
+def from_white(laws: Laws, theta: Theta, white: dict) -> dict:
     """The random effects of white latents."""
-    return random_effects(theta, white, {WHITE: 1})
-
-
-def whiten(theta: Theta, b: dict) -> dict:
-    """x of a model whose latents are white, from the random effects."""
-    return {name: whitened(theta["sd"][name], theta["cor"][name], one) for name, one in b.items()}
+    return _effects.random_effects(laws, theta, white, {WHITE: 1})
 
 
 def _simulate(
-    family: Family, blocks: Blocks, key: Any, theta: Theta, x: dict | None, data: dict
+    family: Family, blocks: Blocks, laws: Laws, key: Any, theta: Theta, x: dict | None, data: dict
 ) -> dict:
     """New responses; x None: with new random effects, too."""
     key_x, key_y = jax.random.split(key)
     if x is None:
-        sd, cor, keys = theta["sd"], theta["cor"], jax.random.split(key_x, len(blocks))
-        pairs = zip(blocks, keys, strict=True)
-        x = {name: draw_effects(k, sd[name], cor[name], levels) for (name, levels), k in pairs}
+        x = _effects.draw_effects(laws, key_x, theta, dict(blocks), data)
     eta = linear_predictor(blocks, theta, x, data)
     drawn = family.draw(key_y, own_parameters(family, theta, data), eta, data)
     y = jnp.where(data["mask"], drawn, data["y"])
@@ -163,23 +141,15 @@ def responses(family: Family, y: Array, data: dict) -> dict[str, Array]:
     return {"y": y} | family.constants(safe, data.get("size"), JAX)
 
 
-def _constrain(family: Family, theta: Theta) -> Theta:
-    """Standard deviations and correlations from what the optimiser sees."""
-    out = dict(theta, sd=jax.tree.map(jnp.exp, theta["sd"]), cor={})
-    for name, z in theta["cor"].items():
-        root = root_of_numbers(z, theta["sd"][name].shape[0])
-        out["cor"][name] = correlations(root, z)
+def _constrain(family: Family, laws: Laws, theta: Theta) -> Theta:
+    """What the optimiser sees as the user does: standard deviations, correlations and so on."""
     own = {n: kind.constrain(theta[n]) for n, kind in family.own.items() if n in theta}
-    return out | own
+    return _effects.constrain(laws, theta) | own
 
 
-def _unconstrain(family: Family, theta: Theta) -> Theta:
-    out = dict(theta, sd=jax.tree.map(jnp.log, theta["sd"]), cor={})
-    for name, cor in theta["cor"].items():
-        root = root_of_correlations(cor, theta["sd"][name].shape[0])
-        out["cor"][name] = numbers(root, cor)
+def _unconstrain(family: Family, laws: Laws, theta: Theta) -> Theta:
     own = {n: kind.unconstrain(theta[n]) for n, kind in family.own.items() if n in theta}
-    return out | own
+    return _effects.unconstrain(laws, theta) | own
 
 
 @named_options("jalax.models.mixed")
@@ -194,6 +164,7 @@ def mixed(
     precision_weights: Any = None,
     offset: str | None = None,
     contrasts: Mapping[str, Contrasts] | None = None,
+    covariances: Mapping[str, Covariance] | None = None,
     subset: Any = None,
     missing: Missing = DROP,
     likelihood: REML | None = None,
@@ -201,7 +172,7 @@ def mixed(
     """A mixed model from a formula; see `jalax.mixed`, which also fits it.
 
     The arguments are as there: formula, data, family, dispersion, zero, weights,
-    precision_weights, offset, contrasts, subset, missing and likelihood.
+    precision_weights, offset, contrasts, covariances, subset, missing and likelihood.
 
     >>> from jalax import datasets, models
     >>> model = models.mixed("yield_ ~ 1 + (1|batch)", datasets.dyestuff().to_frame())
@@ -215,6 +186,7 @@ def mixed(
         precision_weights=precision_weights,
         offset=offset,
         contrasts=check(contrasts),
+        covariances=covariances,
         subset=subset,
         missing=missing,
         likelihood=likelihood,
@@ -247,7 +219,7 @@ def build(
     if asked.dispersion is not None and family.dispersion is None:
         raise ValueError(f"{family!r} has no parameter that a formula for dispersion is about.")
     rows = _rows(design, family)
-    outer = outer_factor(design.blocks)
+    outer = None if _effects.has_joint_levels(design) else outer_factor(design.blocks)
     groups, index = (1, np.zeros(design.y.size, int)) if outer is None else _groups(design, outer)
     latent, levels = {}, {}
     for block in design.blocks:
@@ -256,36 +228,69 @@ def build(
         latent[block.name] = jnp.zeros((known.shape[1], len(block.effects)))
         levels[block.name] = known if outer is not None else known[0]
     names = tuple((block.name, latent[block.name].shape[0]) for block in design.blocks)
-    log_joint: Any = functools.partial(_log_joint, family, names)
-    restricted = None
+    found = MixedDesign(design, family, outer, levels, _placed(design, levels))
+    laws = found.laws
+    log_joint: Any = functools.partial(_log_joint, family, names, laws)
     if asked.likelihood is not None:
         check_restricted(asked.likelihood, family, design.dispersion is not None, latent)
-        z = np.concatenate([rows["Z"][name] for name in sorted(latent)], axis=1)
-        places = places_of(latent, rows["level"])
-        columns = np.column_stack([design.X, design.y - design.offset])
-        restricted = compressed(columns, design.precisions, z, places, index, latent)
-        root, of_X = functools.partial(root_of, shapes_of(latent), from_white), design.X.shape[1]
-        log_joint = functools.partial(plus_restricted, log_joint, restricted.of_first(of_X), root)
-    theta, constrain = first_theta(design, family), functools.partial(_constrain, family)
+        found = found._replace(restricted=_restricted(found, rows, index, latent))
+        root, of_X = restricted_root(found, latent), found.restricted.of_first(design.X.shape[1])
+        log_joint = functools.partial(plus_restricted, log_joint, of_X, root)
+    theta = first_theta(design, family, found.placed)
+    constrain = functools.partial(_constrain, family, laws)
     if outer is None:
-        arrays = _checks.to_jax(rows)
-        structure = structure_of(latent, rows["level"])
+        beside = _effects.known_arrays(found.placed)
+        arrays = _checks.to_jax(rows | ({COVARIANCE: beside} if beside else {}))
+        pairs = _effects.joint_pairs(latent, found.placed)
+        structure = structure_of(latent, rows["level"], pairs)
         model = Model(
             log_joint, latent, arrays, theta=theta, constrain=constrain, structure=structure
         )
     else:
         arrays = _checks.to_jax(jax.tree.map(lambda leaf: by_group(leaf, index, groups), rows))
         model = GroupedModel(log_joint, latent, arrays, theta=theta, constrain=constrain)
+    simulate = functools.partial(_simulate, family, names, laws)
     model.outside = Outside(
-        unconstrain=functools.partial(_unconstrain, family),
-        labels=_labels(design, family, theta),
+        unconstrain=functools.partial(_unconstrain, family, laws),
+        labels=_labels(found, theta),
         groups=None if outer is None else _group_labels(design, outer),
         observed=("y", "size"),
-        simulate=functools.partial(_simulate, family, names) if can_simulate(design) else None,
+        simulate=simulate if can_simulate(design) else None,
         switch=WHITE,
-        white=random_effects,
+        white=functools.partial(_effects.random_effects, laws),
     )
-    return model, MixedDesign(design, family, outer, levels, restricted)
+    if not all(law.is_normal for _, law in laws):  # these have lighter tails
+        model = model.whitened() or model
+    return model, found
+
+
+def _restricted(found: MixedDesign, rows: dict, group: np.ndarray, latent: dict) -> Compressed:
+    for name, (law, known, _) in found.placed.items():
+        if known or not law.is_normal:
+            raise ValueError(
+                f"REML is for normal random effects whose levels are independent, not for those of "
+                f"covariances={{{name!r}: ...}}: leave likelihood= out."
+            )
+    design = found.design
+    z = np.concatenate([rows["Z"][name] for name in sorted(latent)], axis=1)
+    columns = np.column_stack([design.X, design.y - design.offset])
+    return compressed(
+        columns, design.precisions, z, places_of(latent, rows["level"]), group, latent
+    )
+
+
+def restricted_root(found: MixedDesign, latent: dict) -> Any:
+    """theta to the root of Sigma, see `root_of`; `latent` has the shapes of the random effects."""
+    return functools.partial(root_of, shapes_of(latent), functools.partial(from_white, found.laws))
+
+
+def _placed(design: Design, levels: dict[str, np.ndarray]) -> dict[str, Placed]:
+    """Of independent groups there is none whose law asks for its levels."""
+    labels = {
+        block.name: [block.labels[i] for i in np.ravel(levels[block.name]) if i >= 0]
+        for block in design.blocks
+    }
+    return _effects.placed_blocks(design, labels)
 
 
 def can_simulate(design: Design) -> bool:
@@ -362,17 +367,10 @@ def _local_levels(block: Block, group: np.ndarray, groups: int) -> tuple[np.ndar
     return local[block.index], known
 
 
-def _labels(design: Design, family: Family, theta: Theta) -> tuple[str, ...]:
+def _labels(mixed: MixedDesign, theta: Theta) -> tuple[str, ...]:
     """A name for each number of theta, whose parts are in the order of the alphabet."""
-    blocks = sorted(design.blocks, key=lambda block: block.name)
-    pairs = [
-        f"cor {block.effects[j]}, {block.effects[i]} | {block.name}"
-        for block in blocks
-        for i in range(len(block.effects))
-        for j in range(i)
-    ]
-    deviations = [f"sd {effect} | {block.name}" for block in blocks for effect in block.effects]
-    known = {"beta": list(design.fixed), "cor": pairs, "sd": deviations}
+    design = mixed.design
+    known = {"beta": list(design.fixed)} | _effects.labels_of(design, mixed.placed)
     for what, side in (("dispersion", design.dispersion), ("zero", design.zero)):
         if side is not None:
             known[what] = [f"{what} {name}" for name in side.names]

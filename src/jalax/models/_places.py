@@ -9,9 +9,12 @@ import numpy as np
 from jalax._model.structure import meeting
 
 
-def structure_of(latent: dict[str, Any], level: dict[str, np.ndarray]) -> Any:
-    """Of crossed factors: effects meet where their levels are in the same row."""
-    return meeting(places_of(latent, level))
+def structure_of(
+    latent: dict[str, Any], level: dict[str, np.ndarray], others: list[tuple[Any, Any]]
+) -> Any:
+    """Effects meet where their levels are in the same row, and by the covariance of levels."""
+    rows, cols = zip(*[meeting(places_of(latent, level)), *others], strict=True)
+    return np.concatenate(rows), np.concatenate(cols)
 
 
 def places_of(latent: dict[str, Any], level: dict[str, np.ndarray]) -> np.ndarray:

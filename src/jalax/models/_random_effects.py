@@ -83,10 +83,10 @@ def whitened(sd: Array, cor: Array, b: Float[Array, "L q"]) -> Float[Array, "L q
         return jnp.where(by == 0, 0.0, a / jnp.where(by == 0, 1.0, by))
 
     root = root_of_correlations(cor, sd.shape[0])
-    return jnp.stack(_substituted(root, divided(b, sd), divided), axis=-1)
+    return jnp.stack(substituted(root, divided(b, sd), divided), axis=-1)
 
 
-def _substituted(root: Root, scaled: Array, divided: Callable = operator.truediv) -> list[Array]:
+def substituted(root: Root, scaled: Array, divided: Callable = operator.truediv) -> list[Array]:
     """The columns of C^{-1} scaled, by forward substitution."""
     white: list[Array] = []
     for j, row in enumerate(root):
@@ -98,7 +98,7 @@ def _substituted(root: Root, scaled: Array, divided: Callable = operator.truediv
 def log_prior(sd: Array, cor: Array, b: Float[Array, "L q"]) -> Array:
     """log N(b; 0, Sigma) of all levels."""
     root = root_of_correlations(cor, sd.shape[0])
-    square = sum(jnp.sum(w**2) for w in _substituted(root, b / sd))
+    square = sum(jnp.sum(w**2) for w in substituted(root, b / sd))
     log_det = jnp.sum(jnp.log(sd)) + sum(jnp.log(row[-1]) for row in root)
     return -0.5 * (square + b.size * LOG_2PI) - b.shape[0] * log_det
 
