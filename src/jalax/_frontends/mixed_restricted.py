@@ -18,7 +18,7 @@ from jalax._frontends.mixed_exact import ravel_float64
 from jalax._frontends.mixed_parts import Theta, numbers
 from jalax._model.types import Status
 from jalax._runtime import files
-from jalax._runtime.compilation import LEVEL_1, jit
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, jit
 from jalax._runtime.function_keys import Static
 from jalax.models._mixed import MixedDesign, from_white
 from jalax.models._restricted import Compressed, curvature, restricted_likelihood, root_of
@@ -101,7 +101,7 @@ def _climbed(result: FitResult, mixed: MixedDesign) -> _Climbed | None:
         precision = float(np.sum(often * np.log(design.precision)))
     free_numbers = np.flatnonzero(~result.is_held[len(design.fixed) :])
     with jax.enable_x64(True):
-        free = model.outside.unconstrain(jax.tree.map(jnp.asarray, numbers(result.theta)))
+        free = _mapped(model.outside.unconstrain, numbers(result.theta))
         flat, unravel = ravel_float64(numbers({n: free[n] for n in free if n != "beta"}))
         root, first = _root(mixed), None
         for _ in range(MOST_STEPS):
@@ -113,7 +113,7 @@ def _climbed(result: FitResult, mixed: MixedDesign) -> _Climbed | None:
                 return None
             step = np.linalg.solve(information, gradient[free_numbers])
             if step @ gradient[free_numbers] < ARRIVED**2:
-                theta = numbers(model.constrain(jax.tree.map(jnp.asarray, unravel(flat))))
+                theta = numbers(_mapped(model.constrain, unravel(flat)))
                 return _Climbed(theta, float(value), np.linalg.inv(information))
             flat[free_numbers] += step
             if value < first - TOLERANCE:
@@ -121,7 +121,7 @@ def _climbed(result: FitResult, mixed: MixedDesign) -> _Climbed | None:
     return None
 
 
-@jit(LEVEL_1, static_argnames=("root", "constrain"))
+@jit(LEVEL_0_OLD_EMITTERS, static_argnames=("root", "constrain"))
 def _look(
     rows: Compressed, root: Static, constrain: Static, free: Theta, count: Any, precision: Any
 ) -> tuple[jax.Array, ...]:
@@ -132,7 +132,17 @@ def _look(
         theta = constrain(unravel(t))
         return restricted_likelihood(rows, root, theta, count, precision)
 
-    return height(flat), jax.jacfwd(height)(flat), jax.jacfwd(jax.jacfwd(height))(flat)
+    def slope(t):
+        gradient = jax.jacfwd(height)(t)
+        return gradient, gradient
+
+    hessian, gradient = jax.jacfwd(slope, has_aux=True)(flat)
+    return height(flat), gradient, hessian
+
+
+@jit(LEVEL_0_OLD_EMITTERS, static_argnames="function")
+def _mapped(function: Static, theta: Theta) -> Theta:
+    return function(theta)
 
 
 def _root(mixed: MixedDesign) -> Static:
