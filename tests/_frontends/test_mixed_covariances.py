@@ -341,6 +341,8 @@ def test_after_a_fit_with_heavy_tails(heavy, tmp_path):
     np.testing.assert_allclose(again, first, atol=0.01)
     with pytest.raises(ValueError, match="those of 'g' are Student's"):
         result.predict(effects=predictions.Marginal())
+    with pytest.raises(ValueError, match="Mean"):
+        result.random_effects(at=predictions.Mode())
     with pytest.raises(ValueError, match="Conditional"):
         result.residuals(residuals.Quantile(KEY))
     quantile = residuals.Quantile(KEY, effects=predictions.Conditional())
