@@ -83,6 +83,9 @@ SERIES = {
         [0.0, 0.5],
     ),
 }
+# logLik(glmmTMB(formula, data)) of glmmTMB 1.1.5, of the same formulas with week as a factor, in
+# exp as numFactor(week). Of Gaussian responses Laplace's approximation is exact.
+GLMMTMB = {"diag": -167.378368, "cs": -164.843694, "ar1": -160.327709, "exp": -160.327709}
 FIELDS = {
     "exp": (cov.Exponential(SITES), lambda t: np.exp(2 * t[0] - FAR * np.exp(-t[1])), [0.0, 1.0]),
     "mat": (
@@ -109,6 +112,7 @@ def test_effects_of_a_level_against_the_closed_form(name):
     log_p, best = at_its_maximum(
         frame.y.to_numpy(), Z, lambda t: np.kron(np.eye(GROUPS), sigma_of(t)), start
     )
+    assert log_p == pytest.approx(GLMMTMB[name], abs=1e-4)
     assert result.status == "converged"
     assert result.log_evidence == pytest.approx(log_p, abs=0.01 + 4 * result.log_evidence_error)
     count = len(result.theta["sd"]["g"])
@@ -337,6 +341,8 @@ def test_after_a_fit_with_heavy_tails(heavy, tmp_path):
     np.testing.assert_allclose(again, first, atol=0.01)
     with pytest.raises(ValueError, match="those of 'g' are Student's"):
         result.predict(effects=predictions.Marginal())
+    with pytest.raises(ValueError, match="Mean"):
+        result.random_effects(at=predictions.Mode())
     with pytest.raises(ValueError, match="Conditional"):
         result.residuals(residuals.Quantile(KEY))
     quantile = residuals.Quantile(KEY, effects=predictions.Conditional())

@@ -274,8 +274,8 @@ def _added(smaller: MixedResult, larger: MixedResult) -> _Added:
     variances = sum(len(e) + laws[o.name].law.has_tails for o, e in left if e)
     if not nested:
         raise ValueError(
-            f"{a.formula!r} is not nested in {b.formula!r}: its fixed or random effects are not "
-            "all there. Compare them by AIC, or by jalax.compare."
+            f"{a.formula!r} is not nested in {b.formula!r}: its fixed or random effects, or "
+            "their covariances, are not all there. Compare them by AIC, or by jalax.compare."
         )
     return _Added(variances, larger.log_weights.shape[0] if larger.mixed.outer is not None else 1)
 

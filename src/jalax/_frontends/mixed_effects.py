@@ -48,6 +48,11 @@ class Mode(Centre):
     """
 
     def levels(self, result: FitResult, mixed: MixedDesign) -> Levels:
+        if not all(law.is_normal for _, law in mixed.laws):  # its latents are bent, and their mode
+            raise ValueError(
+                "modes are those of normal random effects, and here are Student's: use "
+                "jalax.predictions.Mean()."
+            )
         if (size := size_of(mixed)) > DENSE_UP_TO:
             raise ValueError(
                 f"modes are for up to {DENSE_UP_TO} random effects that depend on each other, and "
