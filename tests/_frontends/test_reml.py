@@ -14,7 +14,6 @@ from jax.flatten_util import ravel_pytree
 
 import jalax
 from jalax._frontends import mixed_exact, mixed_restricted
-from jalax._frontends.mixed_parts import covariance_of
 from jalax.models import _mixed, _restricted
 from jalax.models._design import Asked
 
@@ -68,11 +67,19 @@ def dense(design):
     return columns
 
 
+def covariance_of(theta, name):
+    """Sigma from its standard deviations and the correlations below its diagonal."""
+    sd = np.asarray(theta["sd"][name], float)
+    cor = np.eye(sd.size)
+    cor[np.tril_indices(sd.size, -1)] = np.asarray(theta["cor"][name], float)
+    return (cor + np.tril(cor, -1).T) * np.outer(sd, sd)
+
+
 def variance(design, theta):
     """V of the rows."""
     V = np.diag(float(theta["sigma"]) ** 2 / design.precisions)
     for block, Z in zip(design.blocks, dense(design), strict=True):
-        V = V + Z @ np.kron(np.eye(len(block.labels)), covariance_of(theta, block)) @ Z.T
+        V = V + Z @ np.kron(np.eye(len(block.labels)), covariance_of(theta, block.name)) @ Z.T
     return V
 
 
