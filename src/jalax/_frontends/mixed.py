@@ -18,6 +18,7 @@ from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
 from jalax._fit.result import FitResult
 from jalax._frontends import (
+    mixed_categories,
     mixed_effects,
     mixed_files,
     mixed_means,
@@ -139,7 +140,7 @@ class MixedResult(FitResult):
         return mixed_predict.predict(self._fit, new_data, effects, scale, level)
 
     def probabilities(self, new_data: Any = None, *, effects: Effects = CONDITIONAL) -> Any:
-        """The probabilities of the categories of an ordinal response.
+        """The probabilities of the categories of a response, ordered or not.
 
         Args:
             new_data: as in `predict`.
@@ -149,7 +150,7 @@ class MixedResult(FitResult):
         Returns:
             A DataFrame with a column a category.
         """
-        return mixed_predict.probabilities(self._fit, new_data, effects)
+        return mixed_categories.probabilities(self._fit, new_data, effects)
 
     def fitted(self) -> Any:
         """The mean of each row's response given the data, a pandas Series.
@@ -195,7 +196,7 @@ class MixedResult(FitResult):
         return mixed_plots.plot_residuals(self._fit, kind, ax)
 
     def _report_panels(self) -> dict[str, Callable[[Any], None]]:
-        if self.mixed is None:
+        if self.mixed is None or not self.mixed.family.has_order:
             return {}
         # Of counts only quantile residuals should be normal; any key will do.
         normal = isinstance(self.mixed.family, Gaussian)

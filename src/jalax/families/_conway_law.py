@@ -25,10 +25,11 @@ NODES = 96  # and points beyond
 REMAINDERS = remainder(np.arange(HEAD, dtype=float), HOST)
 # The derivatives of log x! at x = 16, from zeta(2), ..., zeta(5).
 ZETA = (math.pi**2 / 6, 1.2020569031595942, math.pi**4 / 90, 1.0369277551433699)
-SLOPES = (sum(1 / k for k in range(1, HEAD + 1)) - 0.5772156649015329,) + tuple(
+POLYGAMMAS = [
     (-1) ** (n + 1) * math.factorial(n) * (zeta - sum(k ** -(n + 1) for k in range(1, HEAD + 1)))
     for n, zeta in enumerate(ZETA, start=1)
-)
+]
+SLOPES = (sum(1 / k for k in range(1, HEAD + 1)) - 0.5772156649015329, *POLYGAMMAS)
 MOST_STEPS = 60  # of a search that halves its interval where Newton's step leaves it
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from jalax.families._family import Family
 from jalax.families._links import Identity
+from jalax.families._multinomial import Multinomial
 from jalax.families._ordinal import Ordinal
 from jalax.families._zeros import WithZeros
 
@@ -24,7 +25,8 @@ def first_theta(design: Design, family: Family) -> Theta:
     count = sum(len(block.effects) for block in design.blocks)
     sd, cor = {}, {}
     for block in design.blocks:
-        scale = np.sqrt((block.matrix**2).mean(axis=0)) + 1e-30
+        each = block.matrix.reshape(design.y.size, -1, len(block.effects))  # linear predictor
+        scale = np.sqrt((each**2).sum(axis=1).mean(axis=0)) + 1e-30
         sd[block.name] = spread / np.sqrt(2 * count) / scale
         cor[block.name] = np.zeros(len(block.effects) * (len(block.effects) - 1) // 2)
     theta = {"beta": beta, "sd": sd, "cor": cor} | _first_own(design, family, spread)
@@ -59,8 +61,8 @@ MOST_ETA = 15.0  # in either direction, on the way to a first beta
 def _glm(design: Design, family: Family) -> tuple[np.ndarray, float]:
     """beta by iterated least squares, and a spread on the scale of eta."""
     X, y, offset, link = design.X, design.y, design.offset, family.link
-    if isinstance(family, Ordinal):
-        return np.zeros(X.shape[1]), 1.0
+    if isinstance(family, (Ordinal, Multinomial)):
+        return np.zeros(X.shape[-1]), 1.0
     target, size = family.observed(y, design.size), design.size
     eta = link.of(family.first(y, size))
     weight, ridge = np.ones_like(y), 1e-4 * (X**2).sum(axis=0) / y.size + 1e-12
