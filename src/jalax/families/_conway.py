@@ -9,11 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from . import _conway_law, _conway_tables
+from . import _conway_curve, _conway_law, _conway_tables
 from ._family import Family
 from ._links import LOG, Link, Log
-from ._parameters import Positive
+from ._parameters import Above
 from ._peaks import remainder
+
+# Of the scale. Below, log p has steps in eta at small means, finer than the knots of the curves.
+LEAST = 0.1
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -21,7 +24,8 @@ class ConwayMaxwellPoisson(Family):
     r"""Counts with $p(y) \propto (m^y / y!)^{1 / \phi}$ and mean $\mu = e^\eta$; `scale` is $\phi$.
 
     glmmTMB's `compois`. The variance is about $\mu \phi$: with $\phi < 1$ counts vary less than
-    Poisson's. m follows from the mean.
+    Poisson's. m follows from the mean. $\phi$ is above 0.1: counts with a variance below a tenth of
+    their mean are nearly all the same.
 
     >>> from jalax import families
     >>> families.ConwayMaxwellPoisson()
@@ -36,13 +40,16 @@ class ConwayMaxwellPoisson(Family):
 
     @property
     def own(self):
-        return {"scale": Positive()}
+        return {"scale": Above(LEAST, 1.0)}
 
     def constants(self, y, size, xp):
         return {"remainder": remainder(y, xp)}
 
     def log_density(self, own, eta, data):
-        return _conway_law.log_p(data["y"], data["remainder"], *_law(own, eta))
+        y, remainder_of_y, nu = data["y"], data["remainder"], 1 / jnp.asarray(own["scale"])
+        if nu.ndim == 0:
+            return _conway_curve.log_p(y, remainder_of_y, eta, nu)
+        return _conway_law.log_p(y, remainder_of_y, *_law(own, eta))
 
     def draw(self, key, own, eta, data):
         return _conway_law.draw(key, *_law(own, eta))

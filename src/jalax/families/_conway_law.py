@@ -21,7 +21,7 @@ from ._family import HOST, JAX
 from ._peaks import above, below, distance, negligible, remainder, remainder_of_large
 
 HEAD = 16  # counts that are summed one by one
-NODES = 96  # and points beyond
+MOST_STEPS = 60  # of a search that halves its interval where Newton's step leaves it
 REMAINDERS = remainder(np.arange(HEAD, dtype=float), HOST)
 # The derivatives of log x! at x = 16, from zeta(2), ..., zeta(5).
 ZETA = (math.pi**2 / 6, 1.2020569031595942, math.pi**4 / 90, 1.0369277551433699)
@@ -30,7 +30,6 @@ POLYGAMMAS = [
     for n, zeta in enumerate(ZETA, start=1)
 ]
 SLOPES = (sum(1 / k for k in range(1, HEAD + 1)) - 0.5772156649015329, *POLYGAMMAS)
-MOST_STEPS = 60  # of a search that halves its interval where Newton's step leaves it
 
 
 # --- the sum -------------------------------------------------------------------------------------
@@ -52,19 +51,25 @@ def _centre(log_m: Array) -> Array:
 
 
 def _log_sum(log_m: Array, nu: Array) -> Array:
+    nodes = _nodes(log_m.dtype)
     log_m, nu = log_m[..., None], nu[..., None]
     first, stride = jax.lax.stop_gradient(_grid(log_m, nu))
-    tail = first + stride * jnp.arange(NODES, dtype=log_m.dtype)
+    tail = first + stride * jnp.arange(nodes, dtype=log_m.dtype)
     head = jnp.broadcast_to(jnp.arange(HEAD, dtype=log_m.dtype), (*tail.shape[:-1], HEAD))
     remainders = jnp.broadcast_to(jnp.asarray(REMAINDERS, log_m.dtype), head.shape)
     remainders = jnp.concatenate([remainders, remainder_of_large(tail, JAX)], axis=-1)
     exponents = nu * _terms(jnp.concatenate([head, tail], axis=-1), remainders, log_m)
     # Where the points begin further on, the terms there are nothing, and nothing is corrected.
     begin = stride + _correction(jnp.where(first == HEAD, stride, 1.0), log_m, nu)
-    rest = jnp.broadcast_to(stride, (*stride.shape[:-1], NODES - 1))
+    rest = jnp.broadcast_to(stride, (*stride.shape[:-1], nodes - 1))
     weights = jnp.concatenate([jnp.ones_like(head), begin, rest], axis=-1)
     top = jax.lax.stop_gradient(jnp.max(exponents, axis=-1, keepdims=True))
     return jnp.log(jnp.sum(weights * jnp.exp(exponents - top), axis=-1)) + top[..., 0]
+
+
+def _nodes(dtype: Any) -> int:
+    """Points beyond the first counts."""
+    return 40 if jnp.finfo(dtype).bits <= 32 else 96
 
 
 def _grid(log_m: Array, nu: Array) -> tuple[Array, Array]:
@@ -74,7 +79,7 @@ def _grid(log_m: Array, nu: Array) -> tuple[Array, Array]:
     fall = nu * (math.log(HEAD) - log_m)  # the slope at the head's end, and at least that beyond
     end = HEAD + drop / jnp.where(fall > 0, fall, jnp.finfo(m.dtype).tiny)
     end = jnp.minimum(jnp.minimum(m + above(m, nu, drop), end), 1e9)
-    return first, jnp.maximum((end - first) / (NODES - 1), 1.0)
+    return first, jnp.maximum((end - first) / (_nodes(m.dtype) - 1), 1.0)
 
 
 def _correction(h: Array, log_m: Array, nu: Array) -> Array:
@@ -85,6 +90,13 @@ def _correction(h: Array, log_m: Array, nu: Array) -> Array:
     fifth = a**5 + 10 * a**3 * b + 10 * a**2 * c + 15 * a * b**2 + 5 * a * d + 10 * b * c + e
     ends = (h**2 - 1) / 12 * a - (h**4 - 1) / 720 * third + (h**6 - 1) / 30240 * fifth
     return ends - (h - 1) / 2
+
+
+def log_sum(log_m: Array, nu: Array) -> Array:
+    """log S itself, with its own derivatives."""
+    known, m = jax.lax.stop_gradient(log_m), jnp.exp(log_m)
+    moved = m - jax.lax.stop_gradient(m) - _centre(log_m) * (log_m - known)
+    return _log_sum(log_m, nu) - nu * moved
 
 
 def log_p(y: Array, remainder_of_y: Array, log_m: Array, nu: Array) -> Array:
