@@ -2,8 +2,8 @@ r"""Conway and Maxwell's law as two curves over $\eta$, for many random effects 
 
 The location and the sum depend on $\eta$ and $\nu$ alone. With one $\nu$ for all rows they are
 found once a theta, at knots of $\eta$, with two derivatives each; between them they are polynomials
-of degree five, and beyond the first and the last straight lines, which is what they tend to. So
-they are at a few $\nu$ beside it, through which a polynomial in $\log \nu$ has the derivatives.
+of degree five. So they are at a few $\nu$ beside it, through which a polynomial in $\log \nu$ has
+the derivatives. Of larger means there are expansions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,21 @@ def log_p(y: Array, remainder_of_y: Array, eta: Array, nu: Array) -> Array:
     log_nu = jnp.log(nu)
     moved = log_nu - jax.lax.stop_gradient(log_nu)
     curves = _curves(eta, moved, table, 0, 0)
-    return -nu * (distance(y, curves[..., 0]) + remainder_of_y) - curves[..., 1]
+    is_large = (eta > HIGH)[..., None]
+    curves = jnp.where(is_large, _of_large_means(jnp.maximum(eta, HIGH), nu), curves)
+    inside = -nu * (distance(y, curves[..., 0]) + remainder_of_y) - curves[..., 1]
+    # With a mean below a millionth the law is Poisson's, but for counts that it never has.
+    log_factorial = remainder_of_y + y * jnp.log(jnp.where(y > 0, y, 1.0)) - y
+    rare = y * eta - nu * log_factorial - jnp.exp(jnp.minimum(eta, LOW))
+    return jnp.where(eta < LOW, rare, inside)
+
+
+def _of_large_means(eta: Array, nu: Array) -> Array:
+    """Both curves by their expansions in 1 / m (Gaunt and others 2019)."""
+    rest = jnp.exp(-eta)
+    log_m = eta + jnp.log1p(rest * ((nu - 1) / 2 / nu + rest * (nu**2 - 1) / (24 * nu**2)))
+    total = (1 - nu) / 2 * (np.log(2 * np.pi) + log_m) - 0.5 * jnp.log(nu)
+    return jnp.stack([log_m, total + (nu**2 - 1) / (24 * nu) * jnp.exp(-log_m)], axis=-1)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
@@ -109,14 +123,8 @@ def _between(polynomials: Array, eta: Array, order: int) -> Array:
     place = (eta - LOW) * _steps(eta.dtype)
     inside = jnp.clip(place, 0.0, float(len(polynomials)))
     interval = jnp.clip(jnp.floor(inside), 0, len(polynomials) - 1)
-    known = polynomials[interval.astype(int)]
-    t, beyond = (inside - interval)[..., None], (place - inside)[..., None]
-    value = _horner(known, t, order)
-    if order == 0:
-        value = value + beyond * _horner(known, t, 1)
-    elif order > 1:  # a straight line has no bend
-        value = jnp.where(beyond == 0, value, 0.0)
-    return value * _steps(eta.dtype) ** order
+    known, t = polynomials[interval.astype(int)], (inside - interval)[..., None]
+    return _horner(known, t, order) * _steps(eta.dtype) ** order
 
 
 def _horner(coefficients: Array, t: Array, order: int) -> Array:
