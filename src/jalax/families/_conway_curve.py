@@ -99,9 +99,10 @@ def _knots(nu: Array, dtype: Any) -> Array:
     spread_here = jnp.maximum(spread_here, jnp.finfo(dtype).tiny)
     first = mu / spread_here
     second = first * (1 - first * skew / spread_here)
-    slope = nu * (mu - m) * first
-    bend = nu * (mu - m) * second + nu * (mu - m * first) * first
-    total = jnp.stack([_conway_law.log_sum(z, nu), slope, bend], axis=-1)
+    # nu times the mean less m, which loses its digits where both are large, were it so computed.
+    total, slope = jax.jvp(lambda z: _conway_law.log_sum(z, nu), (z,), (one,))
+    bend = nu * (spread_here - m) * first**2 + slope * second
+    total = jnp.stack([total, slope * first, bend], axis=-1)
     return jnp.stack([jnp.stack([z, first, second], axis=-1), total], axis=-2)
 
 
