@@ -126,6 +126,18 @@ CALLS = [
         {"family": "genpois"},
     ),
     Call(
+        SALAMANDERS.format("family = compois, "),
+        "Salamanders",
+        SPECIES,
+        {"family": "compois"},
+    ),
+    Call(
+        SALAMANDERS.format("family = tweedie, "),
+        "Salamanders",
+        SPECIES,
+        {"family": "tweedie"},
+    ),
+    Call(
         SALAMANDERS.format("ziformula = ~ spp + mined, family = poisson, "),
         "Salamanders",
         SPECIES,

@@ -430,7 +430,7 @@ BROKEN = {
     "model": (another_model, "make another model than its numbers are of"),
     "names": (two_of_one_name, "or it is there twice"),
     "nested": (nested, "it has no|is of the kind"),
-    "family": (put("mixed", "family", "name", value="tweedie"), "its family is"),
+    "family": (put("mixed", "family", "name", value="nonsense"), "its family is"),
     "link": (put("mixed", "family", "link", value="none"), "its family is"),
     "no family": (put("mixed", "family", value=3), "its family is"),
     "no section": (put("mixed", value=[1]), "damaged"),

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.interpolate
 import scipy.special
 import scipy.stats
 from jax.flatten_util import ravel_pytree
@@ -83,6 +84,58 @@ def log_hurdle(theta, eta, data):
 def log_heteroscedastic(theta, eta, data):
     gamma = np.asarray(theta["dispersion"], float)
     return NORMAL.logpdf(column(data, "y"), eta, np.exp(gamma[0] + gamma[1] * column(data, "x")))
+
+
+def log_conway(theta, eta, data):
+    """By sums over all counts, at points of eta between which it is smooth."""
+    scale, k = float(theta["scale"]), np.arange(400)
+    points, log_factorial = np.linspace(eta.min(), eta.max(), 400), scipy.special.gammaln(k + 1)
+
+    def at(location):
+        terms = (k * location[:, None] - log_factorial) / scale
+        total = scipy.special.logsumexp(terms, axis=1)
+        return total, np.exp(terms - total[:, None])
+
+    location = points * scale if scale > 1 else points
+    for _ in range(60):
+        _, p = at(location)
+        mean = p @ k
+        variance = p @ k**2 - mean**2
+        location = location + scale * mean / variance * (points - np.log(mean))
+    assert np.allclose(at(location)[1] @ k, np.exp(points), rtol=1e-10)
+    of = scipy.interpolate.CubicSpline(points, np.stack([location, at(location)[0]], axis=1))(eta)
+    y = column(data, "y")
+    return (y * of[..., 0] - scipy.special.gammaln(y + 1)) / scale - of[..., 1]
+
+
+def log_tweedie(theta, eta, data):
+    """By the law of each number of amounts; their series does not know the mean."""
+    p, phi, y = float(theta["power"]), float(theta["scale"]), column(data, "y")
+    shape, unit = (2 - p) / (p - 1), phi * (p - 1) * np.exp((p - 1) * eta)
+    rate, positive = np.exp((2 - p) * eta) / (phi * (2 - p)), np.where(y > 0, y, 1.0)
+    j = np.arange(1, 120)
+    log_z = shape * np.log(positive / (phi * (p - 1))) - np.log(phi * (2 - p))
+    terms = j * log_z - scipy.special.gammaln(j + 1) - scipy.special.gammaln(j * shape)
+    series = scipy.special.logsumexp(terms, axis=1, keepdims=True) - np.log(positive)
+    return np.where(y > 0, series - positive / unit, 0.0) - rate
+
+
+def conway_draws(rng, eta, x):
+    """Counts that vary less than Poisson's, by their distribution function."""
+    k, locations = np.arange(200), np.exp(eta)[:, None] + 0.25
+    terms = (k * np.log(locations) - scipy.special.gammaln(k + 1)) / 0.5
+    below = np.cumsum(scipy.special.softmax(terms, axis=1), axis=1)
+    return {"y": np.sum(rng.random((eta.size, 1)) > below, axis=1)}
+
+
+def tweedie_draws(rng, eta, x):
+    count = rng.poisson(np.exp(0.5 * eta) / (0.8 * 0.5))
+    return {
+        "y": np.where(count > 0, rng.gamma(np.maximum(count, 1) * 1.0), 0.0)
+        * 0.8
+        * 0.5
+        * np.exp(0.5 * eta)
+    }
 
 
 def ordered(rng, eta, x):
@@ -187,6 +240,8 @@ CASES = {
             column(d, "y"), np.exp(eta) / float(t["excess"]), 1 / (1 + float(t["excess"]))
         ),
     ),
+    "compois": ("y ~ x + (1|g)", {"family": "compois"}, conway_draws, log_conway),
+    "tweedie": ("y ~ x + (1|g)", {"family": "tweedie"}, tweedie_draws, log_tweedie),
     "truncated": (
         "y ~ x + (1|g)",
         {"family": "truncated_poisson"},

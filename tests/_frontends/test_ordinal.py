@@ -92,7 +92,7 @@ def test_a_file_brings_it_back(wine, tmp_path):
         ("rating ~ 1 + (1|judge)", {"weights": "none"}, "there is no column 'none'"),
         ("Surv(rating, judge) ~ 1 + (1|temp)", {"family": "weibull"}, "not numeric|is 1 where"),
         ("Surv(rating, seen) ~ 1 + (1|judge)", {"family": "gamma"}, "has censored times"),
-        ("rating ~ 1 + (1|judge)", {"family": "tweedie"}, "use 'gamma' with zero"),
+        ("rating ~ 1 + (1|judge)", {"family": "ordbeta"}, "use 'beta' with zero"),
         ("rating ~ 1 + (1|judge)", {"family": "quasipoisson"}, "is no likelihood"),
         ("cbind(rating, seen) ~ 1 + (1|judge)", {"family": "poisson"}, "count out of trials"),
     ],

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.special
 import scipy.stats
 
@@ -59,6 +60,66 @@ class Generalized:
 
     def var(self):
         return np.sum((self.k - self.mean()) ** 2 * self.p, axis=0)
+
+
+class Conway:
+    """Conway and Maxwell's law with that mean, its probabilities added up."""
+
+    def __init__(self, mean, scale):
+        k = np.arange(1000)[:, None]
+
+        def log_p(location):
+            terms = (k * location - scipy.special.gammaln(k + 1)) / scale
+            return terms - scipy.special.logsumexp(terms, axis=0)
+
+        def above(location, i):
+            return np.sum(k[:, 0] * np.exp(log_p(location)[:, 0])) - mean[i]
+
+        find = [scipy.optimize.brentq(above, -9, 9, (i,), 1e-14, 1e-14) for i in range(4)]
+        self.log_p, self.k = log_p(np.array(find)), k
+
+    def logpmf(self, y):
+        return self.log_p[np.asarray(y, int), np.arange(4)]
+
+    def pmf(self, y):
+        return np.exp(self.logpmf(np.full(4, y)))
+
+    def cdf(self, y):
+        return np.array([np.exp(self.log_p[: int(v) + 1, i]).sum() for i, v in enumerate(y)])
+
+    def mean(self):
+        return np.sum(self.k * np.exp(self.log_p), axis=0)
+
+    def var(self):
+        return np.sum((self.k - self.mean()) ** 2 * np.exp(self.log_p), axis=0)
+
+
+class Tweedie:
+    """A Poisson number of Gamma amounts: the law of each number, added up."""
+
+    def __init__(self, mean, power, scale):
+        self.rate = mean ** (2 - power) / (scale * (2 - power))
+        self.j = np.arange(1, 400)[:, None]
+        unit = scale * (power - 1) * mean ** (power - 1)
+        self.amount = scipy.stats.gamma(self.j * (2 - power) / (power - 1), scale=unit)
+
+    def logpdf(self, y):
+        log_p = scipy.stats.poisson.logpmf(self.j, self.rate) + self.amount.logpdf(y)
+        return np.where(y > 0, scipy.special.logsumexp(log_p, axis=0), -self.rate)
+
+    def pmf(self, y):
+        return np.exp(-self.rate)
+
+    def cdf(self, y):
+        sums = np.sum(scipy.stats.poisson.pmf(self.j, self.rate) * self.amount.cdf(y), axis=0)
+        return np.where(y < 0, 0.0, np.exp(-self.rate) + sums)
+
+    def mean(self):
+        return np.sum(scipy.stats.poisson.pmf(self.j, self.rate) * self.amount.mean(), axis=0)
+
+    def var(self):
+        square = self.amount.var() + self.amount.mean() ** 2
+        return np.sum(scipy.stats.poisson.pmf(self.j, self.rate) * square, axis=0) - MEAN**2
 
 
 class Positive:
@@ -212,6 +273,34 @@ CASES = {
         MANY,
         Positive(negative_binomial(2.3)),
     ),
+    "conwaymaxwellpoisson": (
+        families.ConwayMaxwellPoisson(),
+        {"scale": 0.6},
+        None,
+        COUNTS,
+        Conway(MEAN, 0.6),
+    ),
+    "conwaymaxwellpoisson, overdispersed": (
+        families.ConwayMaxwellPoisson(),
+        {"scale": 2.5},
+        None,
+        COUNTS,
+        Conway(MEAN, 2.5),
+    ),
+    "truncated conwaymaxwellpoisson": (
+        families.Truncated(families.ConwayMaxwellPoisson()),
+        {"scale": 1.4},
+        None,
+        MANY,
+        Positive(Conway(MEAN, 1.4)),
+    ),
+    "tweedie": (
+        families.Tweedie(),
+        {"power": 1.6, "scale": 0.8},
+        None,
+        np.array([0.0, 1.2, 3.1, 0.8]),
+        Tweedie(MEAN, 1.6, 0.8),
+    ),
     "ordinal": (
         families.Ordinal(),
         {"thresholds": KAPPA},
@@ -260,7 +349,7 @@ CASES = {
 
 def test_every_family_has_a_row():
     shown = {family.name for family, *_ in CASES.values()}
-    assert shown == set(NAMES)
+    assert shown | {"multinomial"} == set(NAMES)  # that one is in test_multinomial.py
 
 
 def data_of(family, y, size, xp=HOST):
@@ -332,7 +421,15 @@ def test_moments_and_the_distribution_function_are_scipys(case):
 
 # Of the others a link is all that is another, or the law is drawn by an own line of JAX's.
 DRAWN = ("betabinomial", "generalizedpoisson", "inversegaussian", "ordinal", "truncated poisson")
-DRAWN += ("negativebinomial1", "weibull", "lognormaltime", "binomial", "negativebinomial")
+DRAWN += (
+    "conwaymaxwellpoisson",
+    "tweedie",
+    "negativebinomial1",
+    "weibull",
+    "lognormaltime",
+    "binomial",
+    "negativebinomial",
+)
 
 
 @pytest.mark.parametrize(
@@ -407,7 +504,13 @@ def test_a_link_and_its_inverse(name):
     np.testing.assert_allclose(link.slope(eta), slope, rtol=1e-8)
 
 
-@pytest.mark.parametrize("base", ["poisson", "gamma", "truncated poisson"])
+@pytest.mark.parametrize(
+    "base",
+    [
+        *("poisson", "gamma", "truncated poisson", "tweedie"),
+        pytest.param("conwaymaxwellpoisson", marks=pytest.mark.slow),
+    ],
+)
 def test_zeros_of_their_own(base):
     """Inflated where the family has zeros, a hurdle where it has none."""
     family, own, _, _, known = CASES[base]
@@ -419,7 +522,7 @@ def test_zeros_of_their_own(base):
     inner = known.logpdf if hasattr(known, "logpdf") else known.logpmf
     with np.errstate(all="ignore"):
         positive = np.log1p(-pi) + inner(np.where(y > 0, y, 1.0))
-    zero = pi + (1 - pi) * (known.pmf(0) if base == "poisson" else 0.0)
+    zero = pi + (1 - pi) * (known.pmf(0) if family.has_zero else 0.0)
     with jax.enable_x64(True):
         found = log_density(both, own, ETA, y, None, jnp.float64)
         constants = both.constants(jnp.asarray(y), None, JAX)
@@ -427,7 +530,7 @@ def test_zeros_of_their_own(base):
     np.testing.assert_allclose(found, np.where(y == 0, np.log(zero), positive), rtol=1e-12)
     np.testing.assert_allclose(both.mean(ETA, own), (1 - pi) * known.mean(), rtol=1e-9)
     lower, upper = both.jump(y, ETA, own, None)
-    cdf = np.where(y > 0, known.cdf(np.maximum(y, 1)), 0 if base != "poisson" else known.cdf(0))
+    cdf = np.where(y > 0, known.cdf(np.maximum(y, 1)), known.pmf(0) if family.has_zero else 0)
     np.testing.assert_allclose(upper, pi + (1 - pi) * cdf, rtol=1e-9)
     np.testing.assert_array_equal(lower[y == 0], 0)
     keys = jax.random.split(jax.random.key(1), 4_000)

@@ -254,8 +254,10 @@ def _added(smaller: MixedResult, larger: MixedResult) -> _Added:
     assert smaller.mixed is not None
     assert larger.mixed is not None
     a, b = smaller.mixed.design, larger.mixed.design
-    reached = b.X @ np.linalg.lstsq(b.X, a.X, rcond=None)[0] if b.X.size else np.zeros_like(a.X)
-    nested = np.allclose(reached, a.X, atol=1e-6 * (1 + np.abs(a.X).max(initial=0.0)))
+    small, large = (of.X.reshape(-1, of.X.shape[-1]) for of in (a, b))
+    reached = large @ np.linalg.lstsq(large, small, rcond=None)[0] if large.size else 0 * small
+    nested = small.shape == reached.shape
+    nested = nested and np.allclose(reached, small, atol=1e-6 * (1 + np.abs(small).max(initial=0)))
     nested = nested and np.allclose(a.offset, b.offset)
     left = [(block, set(block.effects)) for block in b.blocks]  # not in the smaller one
     for block in a.blocks:

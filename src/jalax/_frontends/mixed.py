@@ -18,6 +18,7 @@ from jalax._fit.callbacks import Callback
 from jalax._fit.fit import fit
 from jalax._fit.result import FitResult
 from jalax._frontends import (
+    mixed_categories,
     mixed_effects,
     mixed_files,
     mixed_means,
@@ -140,7 +141,7 @@ class MixedResult(MixedLikelihood):
         return mixed_predict.predict(self._fit, new_data, effects, scale, level)
 
     def probabilities(self, new_data: Any = None, *, effects: Effects = CONDITIONAL) -> Any:
-        """The probabilities of the categories of an ordinal response.
+        """The probabilities of the categories of a response, ordered or not.
 
         Args:
             new_data: as in `predict`.
@@ -150,7 +151,7 @@ class MixedResult(MixedLikelihood):
         Returns:
             A DataFrame with a column a category.
         """
-        return mixed_predict.probabilities(self._fit, new_data, effects)
+        return mixed_categories.probabilities(self._fit, new_data, effects)
 
     def fitted(self) -> Any:
         """The mean of each row's response given the data, a pandas Series.
@@ -196,7 +197,9 @@ class MixedResult(MixedLikelihood):
         return mixed_plots.plot_residuals(self._fit, kind, ax)
 
     def _report_panels(self) -> dict[str, Callable[[Any], None]]:
-        return {} if self.mixed is None else mixed_plots.report_panels(self._fit)
+        if self.mixed is None or not self.mixed.family.has_order:
+            return {}
+        return mixed_plots.report_panels(self._fit)
 
     def marginal_means(self, factor: str, *, scale: Scale = RESPONSE, level: float = 0.95) -> Any:
         """The mean of each level of a factor in the fixed effects, as R's emmeans.

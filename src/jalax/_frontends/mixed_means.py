@@ -14,6 +14,7 @@ from jalax._frontends.mixed_predict import (
     Link,
     Scale,
     check_choice,
+    check_has_order,
 )
 from jalax._runtime import arguments
 from jalax.families import CLogLog, Identity, Log, Logit
@@ -28,6 +29,7 @@ def marginal_means(fit: Fit, factor: str, scale: Scale, level: float) -> Any:
     import pandas
 
     check_choice("scale", scale, Scale, SCALES)
+    check_has_order(fit.mixed.family)
     level = arguments.check_fraction("level", level)
     labels, L, offset = _weights(fit, factor)
     beta, covariance = _fixed(fit)
@@ -46,6 +48,7 @@ def contrasts(fit: Fit, factor: str, scale: Scale, level: float) -> Any:
     from scipy.special import ndtr
 
     check_choice("scale", scale, Scale, SCALES)
+    check_has_order(fit.mixed.family)
     level = arguments.check_fraction("level", level)
     labels, L, offset = _weights(fit, factor)
     beta, covariance = _fixed(fit)

@@ -104,6 +104,14 @@ class Weighted:
             found[rows] = np.sum(w * of(base[rows, None] + random, rows), axis=1)
         return found
 
+    def joint_average(self, of: Callable, base: np.ndarray, parts: list[Parts]) -> np.ndarray:
+        found = np.zeros((len(base), base.shape[1] + 1))
+        for chunks in zip(*(self._chunks(part) for part in parts), strict=True):
+            rows, w = chunks[0][0], chunks[0][2]
+            random = np.stack([chunk[1] for chunk in chunks], axis=-1)
+            found[rows] = np.einsum("nm,nmj->nj", w, of(base[rows, None] + random))
+        return found
+
     def draw(self, key: jax.Array) -> np.ndarray:
         index = jax.random.categorical(key, jnp.log(jnp.asarray(self.weights)), axis=1)
         return self.values[np.arange(len(self.values)), np.asarray(index)]

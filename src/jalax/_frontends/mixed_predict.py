@@ -28,7 +28,6 @@ from jalax._frontends.mixed_parts import (
 )
 from jalax._runtime import arguments
 from jalax.families._family import Family
-from jalax.families._ordinal import Ordinal
 from jalax.families._zeros import LOG_ODDS
 from jalax.models import _new_rows
 from jalax.models._design import Side
@@ -324,39 +323,21 @@ EFFECTS = (
 SCALES = "jalax.predictions.Response() and Link()"
 
 
+def check_has_order(family: Family) -> None:
+    if not family.has_order:
+        raise ValueError(
+            f"each category of {family!r} but the first has a linear predictor of its own, and "
+            "none has a mean: ask for result.probabilities(new_data)."
+        )
+
+
 def check_has_mean(family: Family) -> None:
+    check_has_order(family)
     if not family.has_mean:
         raise ValueError(
             f"the response of {family!r} has no mean: ask for scale=jalax.predictions.Link(), or "
             "for result.probabilities(new_data)."
         )
-
-
-def probabilities(fit: Fit, data: Any, effects: Effects) -> Any:
-    """`MixedResult.probabilities`."""
-    import pandas
-
-    check_choice("effects", effects, (Conditional, Population), "Conditional() and Population()")
-    family, design = fit.mixed.family, fit.mixed.design
-    if not isinstance(family, Ordinal):
-        raise ValueError(f"{family!r} has no categories: probabilities are of family='ordinal'.")
-    frame = fit.rows(data)
-    X, offset = fit.fixed(frame)
-    eta = X @ fit.theta["beta"] + offset
-    thresholds = fit.theta["thresholds"]
-    if isinstance(effects, Population):
-        shares = family.probabilities(eta, thresholds)
-    else:
-        parts = parts_of(fit.mixed, fit.random(frame))[0]
-        posterior = mixed_posterior.posterior(fit.result, fit.mixed)
-        below = [
-            posterior.average(lambda at, _, k=k: family.link.mean(k - at), eta, parts)
-            for k in thresholds
-        ]
-        ends = np.zeros(len(eta)), *below, np.ones(len(eta))
-        shares = np.diff(np.stack(ends, axis=1), axis=1)
-    index = design.frame.index if frame is None else frame.index
-    return pandas.DataFrame(shares, index=index, columns=design.response.categories)
 
 
 def predict(fit: Fit, data: Any, effects: Effects, scale: Scale, level: float) -> Any:
@@ -366,6 +347,7 @@ def predict(fit: Fit, data: Any, effects: Effects, scale: Scale, level: float) -
     check_choice("effects", effects, Effects, EFFECTS)
     check_choice("scale", scale, Scale, SCALES)
     level = arguments.check_fraction("level", level)
+    check_has_order(fit.mixed.family)
     frame = fit.rows(data)
     found = effects.estimates(fit, frame)
     index = fit.mixed.design.frame.index if frame is None else frame.index
@@ -384,11 +366,11 @@ def predict(fit: Fit, data: Any, effects: Effects, scale: Scale, level: float) -
 
 def fitted(fit: Fit) -> np.ndarray:
     """The mean of each row's response over the posterior of b, without its errors."""
+    check_has_mean(fit.mixed.family)
     X, offset = fit.fixed(None)
     parts = parts_of(fit.mixed, fit.random(None))
     posterior = mixed_posterior.posterior(fit.result, fit.mixed)
     base = X @ fit.theta["beta"] + offset
-    check_has_mean(fit.mixed.family)
     return _conditional_mean(fit, posterior, base, parts, np.zeros(len(base)), fit.own(None))
 
 

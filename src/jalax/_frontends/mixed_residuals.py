@@ -18,6 +18,7 @@ from jalax._frontends.mixed_predict import (
     Marginal,
     Response,
     check_choice,
+    check_has_order,
     fitted,
 )
 from jalax._runtime import arguments
@@ -81,6 +82,7 @@ class ResidualTest:
 def residuals(fit: Fit, kind: Any) -> np.ndarray:
     """`MixedResult.residuals`."""
     check_choice("kind", kind, (Response, Pearson, Deviance, Quantile), KINDS)
+    check_has_order(fit.mixed.family)
     if isinstance(kind, Quantile):
         from scipy.special import ndtri
 
@@ -159,6 +161,7 @@ def residual_test(fit: Fit, key: jax.Array, num: int) -> ResidualTest:
     """`MixedResult.residual_test`."""
     arguments.check_key(key)
     num = arguments.check_count("num", num)
+    check_has_order(fit.mixed.family)
     key_observed, key_simulated, key_place = jax.random.split(key, 3)
     design, theta = fit.mixed.design, fit.theta
     observed = _distance(quantiles(fit, key_observed, Marginal())[None])[0]

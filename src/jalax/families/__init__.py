@@ -7,6 +7,7 @@ from ._continuous import Gaussian as Gaussian
 from ._continuous import InverseGaussian as InverseGaussian
 from ._continuous import LogNormal as LogNormal
 from ._continuous import StudentT as StudentT
+from ._conway import ConwayMaxwellPoisson as ConwayMaxwellPoisson
 from ._counts import GeneralizedPoisson as GeneralizedPoisson
 from ._counts import NegativeBinomial as NegativeBinomial
 from ._counts import NegativeBinomial1 as NegativeBinomial1
@@ -20,6 +21,7 @@ from ._links import Log as Log
 from ._links import Logit as Logit
 from ._links import Probit as Probit
 from ._links import Sqrt as Sqrt
+from ._multinomial import Multinomial as Multinomial
 from ._ordinal import Ordinal as Ordinal
 from ._survival import Exponential as Exponential
 from ._survival import LogNormalTime as LogNormalTime
@@ -27,4 +29,5 @@ from ._survival import Weibull as Weibull
 from ._trials import Bernoulli as Bernoulli
 from ._trials import BetaBinomial as BetaBinomial
 from ._trials import Binomial as Binomial
+from ._tweedie import Tweedie as Tweedie
 from ._zeros import Truncated as Truncated

@@ -8,12 +8,15 @@ from types import FunctionType
 from typing import Any
 
 from ._continuous import Beta, Gamma, Gaussian, InverseGaussian, LogNormal, StudentT
+from ._conway import ConwayMaxwellPoisson
 from ._counts import GeneralizedPoisson, NegativeBinomial, NegativeBinomial1, Poisson
 from ._family import Family
 from ._links import LINKS
+from ._multinomial import Multinomial
 from ._ordinal import Ordinal
 from ._survival import Exponential, LogNormalTime, Weibull
 from ._trials import Bernoulli, BetaBinomial, Binomial
+from ._tweedie import Tweedie
 from ._zeros import Truncated
 
 NAMES: dict[str, Family] = {
@@ -30,8 +33,12 @@ NAMES: dict[str, Family] = {
     "negativebinomial": NegativeBinomial(),
     "negativebinomial1": NegativeBinomial1(),
     "generalizedpoisson": GeneralizedPoisson(),
+    "conwaymaxwellpoisson": ConwayMaxwellPoisson(),
+    "tweedie": Tweedie(),
     "truncated poisson": Truncated(Poisson()),
     "truncated negativebinomial": Truncated(NegativeBinomial()),
+    "truncated conwaymaxwellpoisson": Truncated(ConwayMaxwellPoisson()),
+    "multinomial": Multinomial(),
     "ordinal": Ordinal(),
     "exponential": Exponential(),
     "weibull": Weibull(),
@@ -55,21 +62,22 @@ OTHERS = {
     "negbin": "negativebinomial",
     "nbinom1": "negativebinomial1",
     "genpois": "generalizedpoisson",
+    "compois": "conwaymaxwellpoisson",
+    "com_poisson": "conwaymaxwellpoisson",
     "truncated_poisson": "truncated poisson",
     "truncated_nbinom2": "truncated negativebinomial",
+    "truncated_compois": "truncated conwaymaxwellpoisson",
     "cumulative": "ordinal",
     "clmm": "ordinal",
+    "categorical": "multinomial",
+    "mblogit": "multinomial",
 }
 # What they have and jalax has not, and what to do.
 ABSENT = {
     "quasipoisson": "a quasi-likelihood is no likelihood; use 'negativebinomial1', whose variance "
     "is a multiple of the mean, too",
     "quasibinomial": "a quasi-likelihood is no likelihood; use 'betabinomial'",
-    "compois": "use 'generalizedpoisson' or 'negativebinomial1'",
-    "tweedie": "use 'gamma' with zero='~ 1' for amounts with zeros",
     "ordbeta": "use 'beta' with zero='~ 1', or 'ordinal'",
-    "multinomial": "fit one 'binomial' for each category against the first",
-    "categorical": "fit one 'binomial' for each category against the first",
     "zero_inflated_poisson": "use 'poisson' with zero='~ 1'",
     "zero_inflated_negbinomial": "use 'negativebinomial' with zero='~ 1'",
     "hurdle_poisson": "use 'truncated poisson' with zero='~ 1'",

@@ -44,6 +44,7 @@ class Family:
     is_discrete: ClassVar[bool] = True
     has_zero: ClassVar[bool] = True  # may the response be 0?
     has_mean: ClassVar[bool] = True
+    has_order: ClassVar[bool] = True  # and with it a distribution function
 
     link: Link
 

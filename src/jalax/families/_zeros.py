@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ._conway import ConwayMaxwellPoisson
 from ._counts import NegativeBinomial, NegativeBinomial1, Poisson
 from ._family import Arithmetic, Family
 from ._links import Link
 from ._softplus import softplus
 
 POISSON = Poisson()
+COUNTED = (Poisson, NegativeBinomial, NegativeBinomial1, ConwayMaxwellPoisson)
 LOG_ODDS = "log_odds_of_zero"  # of each row, beside a family's own parameters
 
 
@@ -64,7 +66,8 @@ class Truncated(_Around):
     With a formula for zeros (`jalax.mixed(..., zero="~ 1")`) it is a hurdle model.
 
     Args:
-        family: `Poisson()`, `NegativeBinomial()` or `NegativeBinomial1()`.
+        family: `Poisson()`, `NegativeBinomial()`, `NegativeBinomial1()` or
+            `ConwayMaxwellPoisson()`.
 
     >>> from jalax import families
     >>> families.Truncated(families.Poisson())
@@ -74,10 +77,10 @@ class Truncated(_Around):
     has_zero: ClassVar = False
 
     def __post_init__(self):
-        if not isinstance(self.family, (Poisson, NegativeBinomial, NegativeBinomial1)):
+        if not isinstance(self.family, COUNTED):
             raise ValueError(
-                "Truncated is for families.Poisson(), NegativeBinomial() and NegativeBinomial1(), "
-                f"got {self.family!r}."
+                "Truncated is for families.Poisson(), NegativeBinomial(), NegativeBinomial1() and "
+                f"ConwayMaxwellPoisson(), got {self.family!r}."
             )
         super().__post_init__()
 

@@ -38,7 +38,7 @@ class Response(NamedTuple):
     y: np.ndarray  # (n,)
     size: np.ndarray | None = None  # trials, of p(y, size)
     event: np.ndarray | None = None  # of Surv(y, event): 0 where y is censored
-    categories: tuple[str, ...] | None = None  # of an ordinal response, which is 1, 2, ...
+    categories: tuple[str, ...] | None = None  # of a response that is 1, 2, ..., by their numbers
 
 
 class Side(NamedTuple):
@@ -92,6 +92,7 @@ class Design(NamedTuple):
     left_out: LeftOut | None = None
     codings: str = ""  # of the factors, in words
     covariances: Mapping[str, Covariance] = MappingProxyType({})  # of every block
+    predictors: int | None = None  # of unordered categories: see `_categories.py`
 
     @property
     def y(self) -> np.ndarray:
@@ -108,10 +109,17 @@ class Design(NamedTuple):
         return math.prod(given, start=np.ones(self.y.size))
 
 
-def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False) -> Design:
+def parse(
+    formula: str,
+    data: Any,
+    asked: Asked = NOTHING,
+    ordered: bool = False,
+    unordered: bool = False,
+) -> Design:
     """The matrices of `formula`; bar terms by themselves, so that `(1|g) + (0+x|g)` stays apart.
 
     `ordered`: the response is a category, and there is no intercept but its thresholds.
+    `unordered`: it is a category without an order.
     """
     if not isinstance(formula, str):
         raise TypeError(
@@ -140,7 +148,8 @@ def parse(formula: str, data: Any, asked: Asked = NOTHING, ordered: bool = False
             f"{formula!r} has no random effect, such as (1|group): there is no latent to integrate "
             "out. Add one, or fit a generalised linear model, which needs no jalax."
         )
-    response = _response(split(formula)[0], frame, ordered)
+    left = split(formula)[0]
+    response = _unordered(left, frame) if unordered else _response(left, frame, ordered)
     common = matrices(without_bars(formula), frame, asked.contrasts).common
     fixed, X, offset = fixed_columns(common, len(frame))
     if ordered:
@@ -266,6 +275,25 @@ def _categories(left: str, frame: Any) -> Response:
     labels = tuple(str(label) for label in column.cat.categories)
     if len(labels) < 2:
         raise ValueError(f"the response {name!r} has one category, {labels[0]!r}: nothing varies.")
+    return Response(name, column.cat.codes.to_numpy().astype(float) + 1, categories=labels)
+
+
+def _unordered(left: str, frame: Any) -> Response:
+    """1, 2, ... in the order of a Categorical, or of the labels themselves; 1 is the baseline."""
+    import pandas
+
+    name = left.strip("`")
+    if name not in frame.columns:
+        raise ValueError(
+            "the response of family='multinomial' is a column of categories, a Categorical whose "
+            f"first category is the baseline, not {left!r}. Counts of several categories are rows "
+            "of their own, a category a row, with the counts as weights='column'."
+        )
+    column = frame[name]
+    if not isinstance(column.dtype, pandas.CategoricalDtype):
+        column = column.astype("category")
+    column = column.cat.remove_unused_categories()
+    labels = tuple(str(label) for label in column.cat.categories)
     return Response(name, column.cat.codes.to_numpy().astype(float) + 1, categories=labels)
 
 

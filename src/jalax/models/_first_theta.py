@@ -11,6 +11,7 @@ import numpy as np
 
 from jalax.families._family import Family
 from jalax.families._links import Identity
+from jalax.families._multinomial import Multinomial
 from jalax.families._ordinal import Ordinal
 from jalax.families._zeros import WithZeros
 
@@ -27,7 +28,8 @@ def first_theta(design: Design, family: Family, placed: Mapping[str, Placed]) ->
     count = sum(len(block.effects) for block in design.blocks)
     owns = {}
     for block in design.blocks:
-        scale = np.sqrt((block.matrix**2).mean(axis=0)) + 1e-30
+        each = block.matrix.reshape(design.y.size, -1, len(block.effects))  # linear predictor
+        scale = np.sqrt((each**2).sum(axis=1).mean(axis=0)) + 1e-30
         law, known, _ = placed[block.name]
         owns[block.name] = law.first(spread / np.sqrt(2 * count) / scale, known)
     theta = with_own({"beta": beta}, owns) | _first_own(design, family, spread)
@@ -62,8 +64,8 @@ MOST_ETA = 15.0  # in either direction, on the way to a first beta
 def _glm(design: Design, family: Family) -> tuple[np.ndarray, float]:
     """beta by iterated least squares, and a spread on the scale of eta."""
     X, y, offset, link = design.X, design.y, design.offset, family.link
-    if isinstance(family, Ordinal):
-        return np.zeros(X.shape[1]), 1.0
+    if isinstance(family, (Ordinal, Multinomial)):
+        return np.zeros(X.shape[-1]), 1.0
     target, size = family.observed(y, design.size), design.size
     eta = link.of(family.first(y, size))
     weight, ridge = np.ones_like(y), 1e-4 * (X**2).sum(axis=0) / y.size + 1e-12

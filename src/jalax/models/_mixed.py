@@ -26,10 +26,12 @@ from jalax._model.model import GroupedModel, Model, Outside
 from jalax.families._catalogue import find
 from jalax.families._continuous import Gaussian
 from jalax.families._family import HOST, JAX, Family
+from jalax.families._multinomial import Multinomial
 from jalax.families._ordinal import Ordinal
 from jalax.families._zeros import LOG_ODDS, WithZeros
 
 from . import _checks, _effects
+from ._categories import per_category
 from ._contrasts import Contrasts, check
 from ._covariances import Covariance, Placed
 from ._design import NOTHING, Asked, Design, parse
@@ -87,7 +89,8 @@ def linear_predictor(blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array
         else:
             effect = jnp.sum(z * b[data["level"][name]], axis=-1)
         eta = eta + effect
-    return jnp.where(data["mask"], eta, 0.0)  # nothing can overflow in the padding
+    mask = jnp.reshape(data["mask"], data["mask"].shape + (1,) * (eta.ndim - data["mask"].ndim))
+    return jnp.where(mask, eta, 0.0)  # nothing can overflow in the padding
 
 
 def own_parameters(family: Family, theta: Theta, data: dict) -> dict[str, Any]:
@@ -213,7 +216,10 @@ def build(
     formula: str, data: Any, family: Any, asked: Asked = NOTHING
 ) -> tuple[Model, MixedDesign]:
     family = find(family)
-    design = parse(formula, data, asked, isinstance(family, Ordinal))
+    kinds = isinstance(family, Ordinal), isinstance(family, Multinomial)
+    design = parse(formula, data, asked, *kinds)
+    if isinstance(family, Multinomial):
+        design = per_category(design)
     if asked.zero is not None:
         family = WithZeros(family)
     if asked.dispersion is not None and family.dispersion is None:
@@ -224,7 +230,7 @@ def build(
     latent, levels = {}, {}
     for block in design.blocks:
         local, known = _local_levels(block, index, groups)
-        rows["Z"][block.name], rows["level"][block.name] = block.matrix, local
+        rows["Z"][block.name], rows["level"][block.name] = block.matrix, beside(local, design)
         latent[block.name] = jnp.zeros((known.shape[1], len(block.effects)))
         levels[block.name] = known if outer is not None else known[0]
     names = tuple((block.name, latent[block.name].shape[0]) for block in design.blocks)
@@ -239,8 +245,8 @@ def build(
     theta = first_theta(design, family, found.placed)
     constrain = functools.partial(_constrain, family, laws)
     if outer is None:
-        beside = _effects.known_arrays(found.placed)
-        arrays = _checks.to_jax(rows | ({COVARIANCE: beside} if beside else {}))
+        known_of = _effects.known_arrays(found.placed)
+        arrays = _checks.to_jax(rows | ({COVARIANCE: known_of} if known_of else {}))
         pairs = _effects.joint_pairs(latent, found.placed)
         structure = structure_of(latent, rows["level"], pairs)
         model = Model(
@@ -310,8 +316,8 @@ def _rows(design: Design, family: Family) -> dict[str, Any]:
             f"{design.response.name} has censored times, which family={family.name!r} cannot have: "
             "use 'weibull', 'exponential' or 'lognormaltime'."
         )
-    rows: dict[str, Any] = {"X": design.X, "offset": design.offset, "Z": {}, "level": {}, "y": y}
-    rows["mask"] = np.ones(y.shape, bool)
+    rows: dict[str, Any] = {"X": design.X, "Z": {}, "level": {}, "y": y}
+    rows |= {"offset": beside(design.offset, design), "mask": np.ones(y.shape, bool)}
     if hasattr(family, "survival"):
         rows["event"] = np.ones_like(y) if event is None else event
     for what, side in (("dispersion", design.dispersion), ("zero", design.zero)):
@@ -329,6 +335,11 @@ def _rows(design: Design, family: Family) -> dict[str, Any]:
     if size is not None:
         rows["size"] = size
     return rows | family.constants(y, size, HOST)
+
+
+def beside(column: np.ndarray, design: Design) -> np.ndarray:
+    """One value a row, the same for all linear predictors of that row."""
+    return column[:, None] if design.predictors is not None else column
 
 
 def outer_factor(blocks: tuple[Block, ...]) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ._categories import repeated
 from ._coding import as_values, plain
 from ._design import Design, Side
 from ._formula import (
@@ -64,7 +65,11 @@ def read(data: Any) -> Any:
 
 def fixed_rows(design: Design, frame: Any) -> Fixed:
     """X and the offset of new rows."""
-    found = _rows_of(without_bars(design.formula), design, frame, design.response.categories)
+    right = without_bars(design.formula)
+    if design.predictors is not None:
+        one = _rows_of(right, design, frame)
+        return Fixed(repeated(one.X, design.predictors), one.offset)
+    found = _rows_of(right, design, frame, design.response.categories)
     if (name := design.asked.offset) is None:
         return found
     _check_columns(frame, [name])
@@ -124,8 +129,9 @@ def effect_rows(design: Design, frame: Any) -> dict[str, np.ndarray]:
         check_finite(f"a random effect of {factor.name!r}", z.sum(axis=1))
         first = 0
         for block in blocks:
-            last = first + len(block.effects)
-            found[block.name] = z[:, first:last]
+            last = first + _columns(design, block)
+            own = z[:, first:last]
+            found[block.name] = repeated(own, design.predictors) if design.predictors else own
             first = last
     return found
 
@@ -143,9 +149,14 @@ def _bars(design: Design) -> Iterator[tuple[Any, list[Block], dict[str, Any]]]:
         for name, terms in by_factor.items():
             count = sum(np.reshape(e.data, (len(design.y), -1)).shape[1] for e in terms.values())
             own: list[Block] = []
-            while sum(len(block.effects) for block in own) < count:
+            while sum(_columns(design, block) for block in own) < count:
                 own.append(blocks.pop(0))
             yield factors[name], own, terms
+
+
+def _columns(design: Design, block: Block) -> int:
+    """Of a block's matrix, for one linear predictor."""
+    return len(block.effects) // (design.predictors or 1)
 
 
 def factors(design: Design) -> dict[str, Factor]:

@@ -22,7 +22,7 @@ def places_of(latent: dict[str, Any], level: dict[str, np.ndarray]) -> np.ndarra
     positions, begin = [], 0
     for name in sorted(latent):  # the order of the ravelled latent
         levels, effects = latent[name].shape
-        index = np.asarray(level[name])[:, None] if levels > 1 else 0
+        index = np.reshape(level[name], (-1, 1)) if levels > 1 else 0
         rows = len(level[name])
         positions.append(
             np.broadcast_to(begin + index * effects + np.arange(effects), (rows, effects))
