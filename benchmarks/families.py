@@ -126,12 +126,6 @@ CALLS = [
         {"family": "genpois"},
     ),
     Call(
-        SALAMANDERS.format("family = compois, "),
-        "Salamanders",
-        SPECIES,
-        {"family": "compois"},
-    ),
-    Call(
         SALAMANDERS.format("family = tweedie, "),
         "Salamanders",
         SPECIES,
