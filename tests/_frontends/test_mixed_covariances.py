@@ -393,3 +393,28 @@ def test_numbers_of_a_covariance_are_held_by_name():
     held = {"phi C(week) | g": 0.5}
     result = jalax.mixed(formula, frame, fixed=held, key=KEY, progress=QUIET)
     assert float(result.theta["cor"]["g"][0]) == pytest.approx(0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["joint", "grouped"])
+def test_effects_given_rows_of_different_precision(kind, x64):
+    """E[b | y] = Sigma Z' V^{-1} (y - X beta), V = Z Sigma Z' + sigma^2 / w, row by row."""
+    data = field(np.exp(-FAR / 2)).assign(w=np.random.default_rng(2).uniform(0.3, 3, SITE.size))
+    joint = {"site": cov.Exponential(SITES)} if kind == "joint" else None
+    asked = Asked(precision_weights="w", covariances=joint)
+    _, mixed = build("y ~ 1 + (1|site)", data, "gaussian", asked)
+    theta = {"beta": np.ones(1), "cor": {"site": np.zeros(0)}, "sd": {"site": np.array([1.5])}}
+    theta |= {"sigma": np.array(0.6)} | ({"range": {"site": np.array([2.0])}} if joint else {})
+    Sigma = 1.5**2 * (np.exp(-FAR / 2) if joint else np.eye(12))
+    Z = np.eye(12)[SITE]
+    V = Z @ Sigma @ Z.T + np.diag(0.36 / data["w"].to_numpy())
+    mean = Sigma @ Z.T @ np.linalg.solve(V, data["y"].to_numpy() - 1)
+    np.testing.assert_allclose(_solved(theta, mixed)[0].ravel(), mean, atol=1e-6)
+
+
+@pytest.mark.parametrize("covariance", [cov.Exponential(SITES), cov.AR1(), cov.StudentT(df=4.0)])
+def test_reml_says_what_it_is_not_for(covariance):
+    data = field(np.exp(-FAR / 2))
+    with pytest.raises(ValueError, match="REML is for normal random effects"):
+        jalax.models.mixed(
+            "y ~ 1 + (1|site)", data, covariances={"site": covariance}, likelihood=jalax.REML()
+        )

@@ -126,11 +126,12 @@ def _solved_jointly(
     (parts,) = parts_of(mixed, random)
     Z = np.zeros((design.y.size, size_of(mixed)))
     np.add.at(Z, (np.arange(len(Z))[:, None], parts.position), parts.z)
-    scaled, variance = Z @ root, float(theta["sigma"]) ** 2
-    covariance = np.linalg.inv(np.eye(len(root)) + scaled.T @ scaled / variance)
+    scaled = Z @ root
+    weighted = scaled.T * (design.precisions / float(theta["sigma"]) ** 2)
+    covariance = np.linalg.inv(np.eye(len(root)) + weighted @ scaled)
     residual = design.y - fixed.offset - fixed.X @ theta["beta"]
     right = np.column_stack([residual, -fixed.X])
-    means = root @ (covariance @ (scaled.T @ right)) / variance
+    means = root @ (covariance @ (weighted @ right))
     return means[None, :, 0], (root @ covariance @ root.T)[None], means[None, :, 1:]
 
 

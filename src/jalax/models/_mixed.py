@@ -272,7 +272,7 @@ def build(
 
 def _restricted(found: MixedDesign, rows: dict, group: np.ndarray, latent: dict) -> Compressed:
     for name, (law, known, _) in found.placed.items():
-        if known or not law.is_normal:
+        if law.is_joint or known or not law.is_normal:
             raise ValueError(
                 f"REML is for normal random effects whose levels are independent, not for those of "
                 f"covariances={{{name!r}: ...}}: leave likelihood= out."
