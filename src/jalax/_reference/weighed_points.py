@@ -62,7 +62,7 @@ def weighed(
         zero = zero_of(u)
         none = jnp.full(u.shape[:2], -jnp.inf, u.dtype) + zero
         matrix = jnp.zeros((theta.size,) * 2, u.dtype) + zero
-        first = _Moments(none[0, 0], *[matrix[0]] * 3, matrix)
+        first = _Moments(none[0, 0], matrix[0], matrix[0], matrix[0], matrix)
         wide = jnp.zeros_like(u) + zero
         rows, moments = lax.fori_loop(0, blocks, add_block, ((wide, wide, wide, none), first))
         x, z, slopes, log_weights = (row.reshape(-1, *row.shape[2:]) for row in rows)
@@ -132,7 +132,8 @@ def _merged(a: _Moments, b: _Moments) -> _Moments:
     apart, other = b.mean - a.mean, b.other - a.other
     within = a.covariance + share * (b.covariance - a.covariance)
     covariance = within + share * (1 - share) * jnp.outer(apart, other)
-    means = (x + share * (y - x) for x, y in zip(a[1:4], b[1:4], strict=True))
+    steady = a.steady + share * (b.steady - a.steady)
+    means = a.mean + share * apart, a.other + share * other, steady
     return _Moments(top + jnp.log(total), *means, covariance)
 
 

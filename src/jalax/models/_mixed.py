@@ -239,8 +239,9 @@ def build(
     log_joint: Any = functools.partial(_log_joint, family, names, laws)
     if asked.likelihood is not None:
         check_restricted(asked.likelihood, family, design.dispersion is not None, latent)
-        found = found._replace(restricted=_restricted(found, rows, index, latent))
-        root, of_X = restricted_root(found, latent), found.restricted.of_first(design.X.shape[1])
+        restricted = _restricted(found, rows, index, latent)
+        found = found._replace(restricted=restricted)
+        of_X, root = restricted.of_first(design.X.shape[1]), restricted_root(found, latent)
         log_joint = functools.partial(plus_restricted, log_joint, of_X, root)
     theta = first_theta(design, family, found.placed)
     constrain = functools.partial(_constrain, family, laws)
