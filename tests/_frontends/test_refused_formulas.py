@@ -190,7 +190,7 @@ OPTIONS = [
     option("takes one", start=[0.0]),
     option("y ~ x + (1|group)", random="~1|school"),
     option("y ~ x + (1|group)", groups="school"),
-    option("y ~ x + (1|group)", correlation="corAR1()"),
+    option("covariances=", correlation="corAR1()"),
     option("log_prior=", prior="normal(0, 1)"),
     option("key=jax.random.key(seed)", seed=1),
     option("num_particles=", chains=4),

@@ -61,7 +61,7 @@ _STEPS = "pass num_steps=, or algorithm=jalax.Scoring()"
 _LEAVE = "leave it out"
 # Options of R's and Python's packages for mixed models, and what to write.
 OPTIONS = {
-    "REML": "leave it out for maximum likelihood, which is R's REML = FALSE",
+    "REML": "pass likelihood=jalax.REML(), or leave it out for maximum likelihood",
     "nAGQ": "the integral has no Laplace error that it would mend; " + _LEAVE,
     "control": _STEPS,
     "optimizer": _STEPS,
@@ -72,8 +72,8 @@ OPTIONS = {
     "dispformula": "write dispersion='~ x'",
     "disp": "write dispersion='~ x'",
     "link": "give it to the family, as in family=jalax.families.Binomial(link='probit')",
-    "na.action": "drop rows with missing values before, by data.dropna(subset=['x'])",
-    "na_action": "drop rows with missing values before, by data.dropna(subset=['x'])",
+    "na.action": "pass missing=jalax.missing.Drop() or missing=jalax.missing.Refuse()",
+    "na_action": "pass missing=jalax.missing.Drop() or missing=jalax.missing.Refuse()",
     "start": "the start is computed; jalax.fit(jalax.models.mixed(formula, data), theta, key=key) "
     "takes one",
     "random": _DESIGN,
@@ -81,9 +81,7 @@ OPTIONS = {
     "groups": _DESIGN,
     "re_formula": _DESIGN,
     "vc_formula": _DESIGN,
-    "correlation": "residuals have no correlations; random effects may have, " + _DESIGN,
-    "subset": "select rows before, as data[data['x'] > 0]",
-    "offset": "write offset(log(time)) into the formula",
+    "correlation": "residuals have no correlations; random effects may have, by covariances=",
     "exposure": "write offset(log(exposure)) into the formula",
     "trials": "write p(y, n) ~ ... in the formula",
     "prior": "pass log_prior=, a function of theta",
@@ -94,20 +92,13 @@ OPTIONS = {
     "iter": _STEPS,
     "chains": "there are no chains; pass num_particles=, or leave it out",
     "threshold": "thresholds of ordered categories are flexible; " + _LEAVE,
-    "method": "maximum likelihood is all there is; pass algorithm= for how it is found",
+    "method": "pass likelihood=jalax.REML() for REML, and algorithm= for how the maximum is found",
     "verbose": "pass progress=jalax.progress_bar()",
     "se": "standard errors are there; " + _LEAVE,
     "Hess": "standard errors are there; " + _LEAVE,
     "doFit": "jalax.models.mixed(formula, data) makes the model alone",
     "devFunOnly": "jalax.models.mixed(formula, data) makes the model alone",
     "map": "hold numbers of theta by fixed={'sd Intercept | group': 1.0}",
-}
-
-# The same, where the function has an option for it.
-_OURS = {
-    "REML": ("likelihood", "pass likelihood=jalax.REML(), or leave it out for maximum likelihood"),
-    "na.action": ("missing", "pass missing=jalax.missing.Drop() or missing=jalax.missing.Refuse()"),
-    "na_action": ("missing", "pass missing=jalax.missing.Drop() or missing=jalax.missing.Refuse()"),
 }
 
 
@@ -142,9 +133,6 @@ def _check_options(name: str, known: list[str], args: Any, options: dict[str, An
 
 
 def _instead(option: str, known: list[str]) -> str:
-    ours, sentence = _OURS.get(option, ("", ""))
-    if ours in known:
-        return f": {sentence}"
     if option in OPTIONS:
         return f": {OPTIONS[option]}"
     near = difflib.get_close_matches(option.lower(), known, 1, 0.6)
