@@ -179,6 +179,13 @@ def at_particles(function: Static, model: Model, theta: Tree, particles: Tree) -
     return over_groups(model, lambda x, data: per_particle(theta, x, data), particles)
 
 
+@jit(static_argnames="function")
+def of_groups(function: Static, model: Model, theta: Tree, particles: Tree) -> Tree:
+    """`function(theta, particles, data)` of every group."""
+    each = _num_particles(particles) * 4 * batching.numbers_per_particle(model, theta)
+    return over_groups(model, lambda x, data: function(theta, x, data), particles, each=each)
+
+
 def derived_at(model: Model, theta: Tree, particles: Tree) -> Tree:
     """What else the model computes at every particle of a state, like `FitResult.particles`.
 

@@ -17,6 +17,13 @@ class Groups(NamedTuple):
     sizes: np.ndarray  # (G,), rows of each group
 
 
+class Slots(NamedTuple):
+    """Where rows stand in their groups."""
+
+    place: np.ndarray  # (n,)
+    width: int  # places of each group
+
+
 def group_by(data: Any, key: Any) -> Groups:
     """Rows gathered by group, padded to the largest group, with a mask of real rows.
 
@@ -116,8 +123,17 @@ def positions(labels: ArrayLike, name: str = "groups") -> tuple[np.ndarray, np.n
     return np.unique(given, return_inverse=True)
 
 
-def by_group(values: np.ndarray, index: np.ndarray, num_groups: int) -> np.ndarray:
-    """(n, ...) as (groups, rows of the largest group, ...), padded with zeros."""
+def by_group(
+    values: np.ndarray, index: np.ndarray, num_groups: int, slots: Slots | None = None
+) -> np.ndarray:
+    """(n, ...) as (groups, rows of the largest group, ...), padded with zeros.
+
+    `slots`: where each row stands in its group, if not in the order of the rows.
+    """
+    if slots is not None:
+        padded = np.zeros((num_groups, slots.width, *values.shape[1:]), values.dtype)
+        padded[index, slots.place] = values
+        return padded
     sizes = np.bincount(index, minlength=num_groups)
     order = np.argsort(index, kind="stable")
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)

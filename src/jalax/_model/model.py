@@ -74,9 +74,16 @@ class Outside:
         switch: an entry of the data. Where there is one, x is standard normal a priori, and theta
             is in the likelihood only. See `Model.whitened`.
         white: as `latent`, of a model with that entry.
+        within: `(theta, particles, data)` of one group, both on the user's scale: the particles
+            with the latents that log_joint integrates out.
+        finer: `(theta, x, data)`, theta on the user's scale: log_joint where the error of such
+            integrals is far smaller.
     """
 
-    FUNCTIONS: ClassVar = ("unconstrain", "latent", "derived", "log_prior", "simulate", "white")
+    FUNCTIONS: ClassVar = (
+        *("unconstrain", "latent", "derived", "log_prior", "simulate", "white"),
+        *("within", "finer"),
+    )
 
     unconstrain: Callable | None = None
     latent: Callable | None = None
@@ -89,6 +96,8 @@ class Outside:
     simulate: Callable | None = None
     switch: str | None = None
     white: Callable | None = None
+    within: Callable | None = None
+    finer: Callable | None = None
 
     def __post_init__(self):
         for name in self.FUNCTIONS:

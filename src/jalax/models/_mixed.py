@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from jalax.families._ordinal import Ordinal
 from jalax.families._zeros import LOG_ODDS, WithZeros
 
 from . import _checks
+from . import _nested as nested
 from ._design import NOTHING, Asked, Design, parse
 from ._first_theta import first_theta
 from ._formula import Block
@@ -93,17 +95,26 @@ def _of_side(what: str, theta: Theta, data: dict) -> Array:
 
 
 def _log_joint(family: Family, blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
+    eta = linear_predictor(blocks, theta, random_effects(theta, x, data), data)
+    rows = _row_densities(family, theta, eta, data)
+    return _log_prior(blocks, theta, x, data) + jnp.sum(rows)
+
+
+def _log_prior(blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
     total = jnp.zeros((), theta["beta"].dtype)
     for name, _ in blocks:
         if WHITE in data:
             total = total - 0.5 * (jnp.sum(x[name] ** 2) + x[name].size * LOG_2PI)
         else:
             total = total + log_prior(theta["sd"][name], theta["cor"][name], x[name])
-    eta = linear_predictor(blocks, theta, random_effects(theta, x, data), data)
+    return total
+
+
+def _row_densities(family: Family, theta: Theta, eta: Array, data: dict) -> Array:
     rows = family.log_density(own_parameters(family, theta, data), eta, data)
     if "weight" in data:
         rows = data["weight"] * rows
-    return total + jnp.sum(jnp.where(data["mask"], rows, 0.0))
+    return jnp.where(data["mask"], rows, 0.0)
 
 
 def random_effects(theta: Theta, x: dict, data: dict) -> dict:
@@ -212,6 +223,10 @@ def build(
         levels[block.name] = known if outer is not None else known[0]
     names = tuple((block.name, latent[block.name].shape[0]) for block in design.blocks)
     log_joint = functools.partial(_log_joint, family, names)
+    pieces = None if outer is None else _pieces(family, names, design, log_joint)
+    if pieces is not None:
+        log_joint = functools.partial(nested.log_joint, pieces)
+        latent = {name: latent[name] for name, levels_of in names if levels_of == 1}
     theta, constrain = first_theta(design, family), functools.partial(_constrain, family)
     if outer is None:
         arrays = _checks.to_jax(rows)
@@ -220,7 +235,11 @@ def build(
             log_joint, latent, arrays, theta=theta, constrain=constrain, structure=structure
         )
     else:
-        arrays = _checks.to_jax(jax.tree.map(lambda leaf: by_group(leaf, index, groups), rows))
+        slots = None if pieces is None else nested.slots(pieces.chain, rows["level"], index)
+        grouped = jax.tree.map(lambda leaf: by_group(leaf, index, groups, slots), rows)
+        if pieces is not None:
+            grouped["parent"] = nested.parents(pieces.chain, rows["level"], index)
+        arrays = _checks.to_jax(grouped)
         model = GroupedModel(log_joint, latent, arrays, theta=theta, constrain=constrain)
     model.outside = Outside(
         unconstrain=functools.partial(_unconstrain, family),
@@ -230,8 +249,45 @@ def build(
         simulate=None if _is_censored(design) else functools.partial(_simulate, family, names),
         switch=WHITE,
         white=random_effects,
+        within=None if pieces is None else functools.partial(nested.drawn, pieces),
+        finer=None if pieces is None else functools.partial(nested.finer, pieces),
     )
     return model, MixedDesign(design, family, outer, levels)
+
+
+def _pieces(
+    family: Family, names: Blocks, design: Design, whole: Callable
+) -> nested.Pieces | None:
+    """Of a model whose inner factors are integrated out level by level; None: they are latents."""
+    chain = nested.chain_of(design.blocks, dict(names))
+    if not chain:
+        return None
+    outer = tuple((name, levels) for name, levels in names if levels == 1)
+    return nested.Pieces(
+        whole=whole,
+        prior=functools.partial(_log_prior, outer),
+        predictor=functools.partial(_outer_predictor, outer),
+        rows=functools.partial(_row_densities, family),
+        effects=_effects_of,
+        chain=chain,
+    )
+
+
+def _outer_predictor(blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
+    return linear_predictor(blocks, theta, random_effects(theta, x, data), data)
+
+
+def _effects_of(theta: Theta, name: str, white: Array) -> Array:
+    return effects(theta["sd"][name], theta["cor"][name], white)
+
+
+def with_all_effects(model: Model, mixed: MixedDesign) -> Model:
+    """The model with the random effects of all factors as its latents."""
+    if model.outside.within is None:
+        return model
+    shapes = ((b.name, mixed.levels[b.name].shape[-1], len(b.effects)) for b in mixed.design.blocks)
+    latent = {name: jnp.zeros((levels, size)) for name, levels, size in shapes}
+    return model.replace(latent=latent)
 
 
 def _is_censored(design: Design) -> bool:
@@ -278,15 +334,9 @@ def _rows(design: Design, family: Family) -> dict[str, Any]:
 def outer_factor(blocks: tuple[Block, ...]) -> str | None:
     """The factor that every other one is nested in; None: they are crossed."""
     for block in blocks:
-        if all(_nested(other.index, block.index) for other in blocks):
+        if all(nested.is_nested(other.index, block.index) for other in blocks):
             return block.factor
     return None
-
-
-def _nested(inner: np.ndarray, outer: np.ndarray) -> bool:
-    """Every level of `inner` lies within one level of `outer`."""
-    pairs = np.unique(np.stack([inner, outer]), axis=1)
-    return bool(pairs.shape[1] == np.unique(inner).size)
 
 
 def _groups(design: Design, outer: str) -> tuple[int, np.ndarray]:
