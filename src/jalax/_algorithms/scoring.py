@@ -174,7 +174,10 @@ class Scoring(Algorithm):
 
     def default_particles(self, model: Model) -> int:
         size = trees.size(model.latent)
-        return leg.NUM_PARTICLES if by_legs(model) else points.usual_number(size, model.num_groups)
+        if by_legs(model):
+            return leg.NUM_PARTICLES
+        usual = points.usual_number(size, model.num_groups)
+        return usual if model.outside.within is None else usual // points.WITHIN
 
     def makes_short(self, others: Sequence[Any]) -> bool:
         # XLA's older emitters compile a pass faster, and it runs about as fast, on two cores:

@@ -127,6 +127,8 @@ def _outside(model: Model, state: Any) -> tuple[Tree, Any]:
     if model.outside.within is not None:
         theta = model.constrained(state.theta)
         particles = of_groups(model.outside.within, model, theta, particles)
+        several = jax.tree.leaves(particles)[0].shape[1] // log_weights.shape[1]
+        log_weights = jnp.repeat(log_weights, several, axis=1)
     if isinstance(model, GroupedModel):
         return particles, log_weights
     return jax.tree.map(lambda leaf: leaf[0], particles), log_weights[0]

@@ -16,7 +16,7 @@ from jalax._runtime.files import FileError
 from jalax.families._catalogue import read, written
 from jalax.families._family import Family
 from jalax.models._design import Asked
-from jalax.models._mixed import MixedDesign, build, unwrapped
+from jalax.models._mixed import MixedDesign, build, unwrapped, with_all_effects
 
 NULLABLE = (
     *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
@@ -122,7 +122,7 @@ def unpack(
         raise
     except Exception as error:  # whatever a formula of anybody's brings about, memory included
         raise FileError(f"its mixed model cannot be built again: {error}") from error
-    _check_same(model, fields)
+    _check_same(with_all_effects(model, design), fields)
     if section.get("white"):
         model = model.whitened() or model
     if places := section.get("held", []):

@@ -335,19 +335,20 @@ def standard_normal(v: Float[Array, "M d"]) -> Float[Array, " M"]:
 # --- draws of all units, for every particle of a group ---------------------------------------------
 
 # Fractions of multiples of these are spread evenly, and so are their pairs.
+DRAWS = 8  # of the units, for each particle
 IRRATIONAL = (0.6180339887498949, 0.7548776662466927, 0.5698402909980532, 0.4142135623730951)
 
 
 def spread_uniforms(
     first: Float[Array, " N"], num_units: int, size: int, depth: int = 0
-) -> Float[Array, "N M d"]:
-    """Uniform numbers for the units of each particle: a lattice together with the particles.
+) -> Float[Array, "N S M d"]:
+    """Uniform numbers for several draws of the units of each particle: a lattice with these.
 
     `first` is a number of each particle by which they are put in order. Each unit has a shift of
     its own. `depth` tells units within units from those they lie in.
     """
-    rank = jnp.argsort(jnp.argsort(first)).astype(first.dtype)
+    rank = DRAWS * jnp.argsort(jnp.argsort(first))[:, None] + jnp.arange(DRAWS)
     shifts = jax.random.uniform(jax.random.key(depth), (num_units, size), first.dtype)
     begin = 0 if size == 1 else 1
     alphas = jnp.asarray([IRRATIONAL[(begin + depth + j) % 4] for j in range(size)], first.dtype)
-    return jnp.mod(rank[:, None, None] * alphas + shifts, 1.0)
+    return jnp.mod(rank[:, :, None, None].astype(first.dtype) * alphas + shifts, 1.0)

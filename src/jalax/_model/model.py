@@ -75,7 +75,7 @@ class Outside:
             is in the likelihood only. See `Model.whitened`.
         white: as `latent`, of a model with that entry.
         within: `(theta, particles, data)` of one group, both on the user's scale: the particles
-            with the latents that log_joint integrates out.
+            with the latents that log_joint integrates out, each several times if need be.
         finer: `(theta, x, data)`, theta on the user's scale: log_joint where the error of such
             integrals is far smaller.
     """

@@ -29,6 +29,8 @@ USUAL_NUMBER, USUAL_NUMBER_UP_TO, USUAL_NUMBER_BEYOND = {1: 256, 2: 512}, 1024, 
 # So many of all groups together, of a lattice, which is nearly exact, and of a net, are enough for
 # fewer of each, but not for less than a quarter of them, or than these.
 MANY_OF_LATTICE, MANY_OF_NET, FEWEST_OF_NET = 2**17, 2**20, 256
+# Of models that integrate within log p, where a point costs as much as many: so many times fewer.
+WITHIN = 8
 
 
 @functools.cache

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jalax._model.groups import by_group
+from jalax._model.groups import Slots, by_group
 from jalax._model.model import GroupedModel, Model, Outside
 from jalax._model.structure import meeting
 from jalax.families._catalogue import find
@@ -56,6 +56,7 @@ class MixedDesign(NamedTuple):
     family: Family
     outer: str | None  # the factor whose levels are the groups; None: one joint latent
     levels: dict[str, np.ndarray]  # block: (G, L) or (L,), level of each latent row; -1: none
+    slots: Slots | None = None  # where the rows stand in their groups, if not in their order
 
     @property
     def num_rows(self) -> int:
@@ -227,6 +228,7 @@ def build(
     if pieces is not None:
         log_joint = functools.partial(nested.log_joint, pieces)
         latent = {name: latent[name] for name, levels_of in names if levels_of == 1}
+    slots = None if pieces is None else nested.slots(pieces.chain, rows["level"], index)
     theta, constrain = first_theta(design, family), functools.partial(_constrain, family)
     if outer is None:
         arrays = _checks.to_jax(rows)
@@ -235,7 +237,6 @@ def build(
             log_joint, latent, arrays, theta=theta, constrain=constrain, structure=structure
         )
     else:
-        slots = None if pieces is None else nested.slots(pieces.chain, rows["level"], index)
         grouped = jax.tree.map(lambda leaf: by_group(leaf, index, groups, slots), rows)
         if pieces is not None:
             grouped["parent"] = nested.parents(pieces.chain, rows["level"], index)
@@ -252,7 +253,7 @@ def build(
         within=None if pieces is None else functools.partial(nested.drawn, pieces),
         finer=None if pieces is None else functools.partial(nested.finer, pieces),
     )
-    return model, MixedDesign(design, family, outer, levels)
+    return model, MixedDesign(design, family, outer, levels, slots)
 
 
 def _pieces(

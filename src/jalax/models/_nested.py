@@ -158,8 +158,9 @@ def _is_there(pieces: Pieces, depth: int, data: dict) -> Array:
 
 
 def drawn(pieces: Pieces, theta: Theta, particles: dict, data: dict) -> dict:
-    """The particles of a group with the effects of all factors; theirs lead with the particles."""
-    first = particles[min(particles)].reshape(next(iter(particles.values())).shape[0], -1)[:, 0]
+    """The particles of a group with the effects of all factors, each several times."""
+    first = particles[min(particles)]
+    first = first.reshape(first.shape[0], -1)[:, 0]
     uniforms = [
         inner.spread_uniforms(first, link.levels, link.size, depth)
         for depth, link in enumerate(pieces.chain)
@@ -177,7 +178,8 @@ def drawn(pieces: Pieces, theta: Theta, particles: dict, data: dict) -> dict:
             eta = _with_effects(pieces, link, theta, eta, data, v[level])
         return x
 
-    return jax.vmap(of_particle)(particles, uniforms)
+    several = jax.vmap(jax.vmap(of_particle, in_axes=(None, 0)))(particles, uniforms)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), several)
 
 
 def finer(pieces: Pieces, theta: Theta, x: dict, data: dict) -> Array:
