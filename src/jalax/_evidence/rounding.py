@@ -30,8 +30,8 @@ WORTH_SAYING = 0.1
 def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
     """log_joint at each group's mode less the same in float64; None where that is not known.
 
-    It is not for a log_joint that cannot be traced in float64. Of one with integrals in it the other
-    has more points, too.
+    It is not for a log_joint that cannot be traced in float64. Of one with integrals in it the
+    other has more points, too.
     """
     known = model.outside
     finer = known.finer is not None and known.log_prior is None
@@ -66,6 +66,4 @@ def _log_joint(model: Model, theta: Tree, modes: Any, finer: bool = False) -> ja
     return evaluation.log_joint(model, theta, particles)[:, 0]
 
 
-_at_modes = Program(
-    _log_joint, small=LEVEL_0_OLD_EMITTERS, large={}, static_argnames=("finer",)
-)
+_at_modes = Program(_log_joint, small=LEVEL_0_OLD_EMITTERS, large={}, static_argnames=("finer",))

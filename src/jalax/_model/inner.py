@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,7 @@ def log_integrals_of(
     start: Float[Array, "M d"],
     num: int = NUM_POINTS,
 ) -> Float[Array, " M"]:
-    """As `log_integrals` with (local, data) known, where that of a unit reads its own row of `local`.
+    """As `log_integrals` with (local, data) known, where a unit reads its own row of `local`.
 
     The values of `local` (linear predictors, a standard deviation) are fewer than the numbers of
     theta that they are made of. So the second derivatives are taken of them, and those of theta
@@ -125,9 +125,7 @@ def log_integrals_of(
     return value(local, data, place)
 
 
-def _summed(
-    log_density: LogDensity, known: Tree, place: Place, num: int
-) -> Float[Array, " M"]:
+def _summed(log_density: LogDensity, known: Tree, place: Place, num: int) -> Float[Array, " M"]:
     values = _values(log_density, known, place, num)
     top = lax.stop_gradient(jnp.max(values, axis=0))
     top = jnp.where(jnp.isfinite(top), top, 0.0)
@@ -159,14 +157,14 @@ def draws(
     return place.mode + _times(place.root, jnp.stack(z, axis=1))
 
 
-def _values(
-    log_density: LogDensity, known: Tree, place: Place, num: int
-) -> Float[Array, "Q M"]:
+def _values(log_density: LogDensity, known: Tree, place: Place, num: int) -> Float[Array, "Q M"]:
     """log_density at the points of each unit, with the logarithms of their weights."""
     size, dtype = place.mode.shape[1], place.mode.dtype
     one = rule(num)
-    grids = [np.stack(np.meshgrid(*[part] * size, indexing="ij"), -1).reshape(-1, size)
-             for part in (one.z, one.log_weights)]
+    grids = [
+        np.stack(np.meshgrid(*[part] * size, indexing="ij"), -1).reshape(-1, size)
+        for part in (one.z, one.log_weights)
+    ]
     z, log_weights = jnp.asarray(grids[0], dtype), jnp.asarray(grids[1].sum(axis=1), dtype)
 
     def value(z):
@@ -257,7 +255,9 @@ def find_place(log_density: LogDensity, known: Tree, start: Float[Array, "M d"])
 
     # The first round goes nowhere and looks at the start: log_density is compiled once, not twice.
     zero = 0 * start[:, 0]
-    flat = jnp.broadcast_to(jnp.eye(start.shape[1], dtype=start.dtype), (*start.shape, start.shape[1]))
+    flat = jnp.broadcast_to(
+        jnp.eye(start.shape[1], dtype=start.dtype), (*start.shape, start.shape[1])
+    )
     first = _Search(start, zero, jnp.zeros_like(start), flat)
     carry = jnp.zeros((), jnp.int32), first, zero, jnp.zeros((), bool)
     found = lax.while_loop(lambda c: (c[0] < NEWTON_STEPS) & ~c[3], body, carry)[1]
@@ -332,10 +332,10 @@ def standard_normal(v: Float[Array, "M d"]) -> Float[Array, " M"]:
     return -0.5 * jnp.sum(v**2, axis=1) - 0.5 * v.shape[1] * float(np.log(2 * np.pi))
 
 
-# --- draws of all units, for every particle of a group ---------------------------------------------
+# --- draws of all units, for every particle of a group --------------------------------------------
 
-# Fractions of multiples of these are spread evenly, and so are their pairs.
 DRAWS = 8  # of the units, for each particle
+# Fractions of multiples of these are spread evenly, and so are their pairs.
 IRRATIONAL = (0.6180339887498949, 0.7548776662466927, 0.5698402909980532, 0.4142135623730951)
 
 

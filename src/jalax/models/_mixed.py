@@ -256,9 +256,7 @@ def build(
     return model, MixedDesign(design, family, outer, levels, slots)
 
 
-def _pieces(
-    family: Family, names: Blocks, design: Design, whole: Callable
-) -> nested.Pieces | None:
+def _pieces(family: Family, names: Blocks, design: Design, whole: Callable) -> nested.Pieces | None:
     """Of a model whose inner factors are integrated out level by level; None: they are latents."""
     chain = nested.chain_of(design.blocks, dict(names))
     if not chain:

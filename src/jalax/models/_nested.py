@@ -12,6 +12,7 @@ others to its particles.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ Theta = dict[str, Any]
 MANY = 32  # latents a group: so many are integrated together, by points
 OUTER_UP_TO = 6  # effects of the outer factor
 POINTS_UP_TO = 256  # of all inner factors together
+MORE_ROWS = 8  # times those of the largest group, with all levels as large as the largest
 LOCAL_UP_TO = 12  # numbers that a level reads
 NOT_OF_ROWS = ("X", "Z", "level", "parent", "white")  # entries of the data
 
@@ -159,6 +161,7 @@ def _is_there(pieces: Pieces, depth: int, data: dict) -> Array:
 
 def drawn(pieces: Pieces, theta: Theta, particles: dict, data: dict) -> dict:
     """The particles of a group with the effects of all factors, each several times."""
+    data = {name: part for name, part in data.items() if name != "white"}  # the particles are b
     first = particles[min(particles)]
     first = first.reshape(first.shape[0], -1)[:, 0]
     uniforms = [
@@ -187,7 +190,7 @@ def finer(pieces: Pieces, theta: Theta, x: dict, data: dict) -> Array:
     return log_joint(pieces._replace(num_points=2 * pieces.num_points), theta, x, data)
 
 
-# --- where it applies ------------------------------------------------------------------------------
+# --- where it applies -----------------------------------------------------------------------------
 
 
 def chain_of(blocks: tuple[Block, ...], levels: dict[str, int]) -> tuple[Link, ...]:
@@ -204,7 +207,7 @@ def chain_of(blocks: tuple[Block, ...], levels: dict[str, int]) -> tuple[Link, .
     if total <= MANY or sum(len(block.effects) for block in outer) > OUTER_UP_TO:
         return ()
     ordered = sorted(within.values(), key=lambda of_factor: len(of_factor[0].labels))
-    for coarse, fine in zip(ordered, ordered[1:], strict=False):
+    for coarse, fine in itertools.pairwise(ordered):
         if not is_nested(fine[0].index, coarse[0].index):
             return ()
     links = tuple(
@@ -212,6 +215,10 @@ def chain_of(blocks: tuple[Block, ...], levels: dict[str, int]) -> tuple[Link, .
         for of_factor in ordered
     )
     sizes = [link.size for link in links]
+    last = ordered[-1][0].index
+    rows = links[-1].levels * np.bincount(last).max()
+    if rows > MORE_ROWS * np.bincount(outer[0].index).max():
+        return ()
     if max(sizes) > inner.UP_TO or inner.NUM_POINTS ** sum(sizes) > POINTS_UP_TO:
         return ()
     return links
