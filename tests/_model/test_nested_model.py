@@ -132,7 +132,8 @@ def test_a_unit_lies_within_one_group():
 
 def test_units_and_groups_must_fit():
     units = jalax.group_by(table(), "unit", within="group")
-    good = dict(log_joint=log_unit, latent=jnp.zeros(()), data=units.data, within=units.within)
+    good = {"log_joint": log_unit, "latent": jnp.zeros(())}
+    good |= {"data": units.data, "within": units.within}
 
     def model(data=None, **changes):
         return jalax.NestedModel(
@@ -147,7 +148,7 @@ def test_units_and_groups_must_fit():
         model(within=units.within[:10])
     with pytest.raises(TypeError, match=r"inner must be a jalax.Inner\(log_joint"):
         jalax.NestedModel(log_group, jnp.zeros(()), None, inner=log_unit)
-    with pytest.raises(TypeError, match="Inner.reads must be a function"):
+    with pytest.raises(TypeError, match=r"Inner.reads must be a function"):
         model(reads=3)
-    with pytest.raises(ValueError, match="there is no column 'village'; the data have"):
+    with pytest.raises(ValueError, match=r"there is no column 'village'; the data have"):
         jalax.group_by(table(), "unit", within="village")

@@ -57,7 +57,7 @@ def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
 
 def _log_joint(model: Model, theta: Tree, modes: Any, finer: bool = False) -> jax.Array:
     if finer:
-        function = model.outside.finer
+        function: Any = model.outside.finer
         particles = jax.vmap(ravel_latent(model)[1])(jnp.asarray(modes))
         user = model.constrained(theta)
         return evaluation.over_groups(model, lambda x, data: function(user, x, data), particles)

@@ -181,8 +181,8 @@ def at_particles(function: Static, model: Model, theta: Tree, particles: Tree) -
 
 @jit(LEVEL_1, static_argnames="function")
 def of_groups(function: Static, model: Model, theta: Tree, particles: Tree) -> Tree:
-    """`function(theta, particles, data)` of every group."""
-    each = _num_particles(particles) * 4 * batching.numbers_per_particle(model, theta)
+    """`function(theta, particles, data)` of every group; theta is on the user's scale."""
+    each = _num_particles(particles) * 16 * batching.data_size(model)
     return over_groups(model, lambda x, data: function(theta, x, data), particles, each=each)
 
 

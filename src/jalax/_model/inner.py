@@ -26,6 +26,7 @@ from jaxtyping import Array, Float
 from jalax._particles.trees import Tree
 
 UP_TO = 2  # inner latents of a unit
+LOCAL_UP_TO = 12  # values that a unit reads
 NUM_POINTS = 16  # of each of them
 BEND = 0.4
 REACH, GROWTH = 5.0, 0.3  # of t with so many points, and how it grows with more
@@ -90,8 +91,10 @@ def log_integrals_of(
 
     The values of `local` (linear predictors, a standard deviation) are fewer than the numbers of
     theta that they are made of. So the second derivatives are taken of them, and those of theta
-    follow by the chain rule, which needs no point any more.
+    follow by the chain rule, which needs no point any more. Of many values that would take longer.
     """
+    if local.shape[1] > LOCAL_UP_TO:
+        return log_integrals(log_density, (local, data), start, num)
     place = find_place(log_density, (local, data), start)
 
     def plain(local, data, place):
@@ -203,10 +206,11 @@ def _in_cell(shares: Float[Array, "M K"], u: Float[Array, " M"], num: int) -> tu
 
 
 def _with_moments(drawn: Float[Array, " M"], shares: Float[Array, "M K"], num: int) -> Array:
-    one = Rule(*(jnp.asarray(part, drawn.dtype) for part in rule(num)))
+    one = rule(num)
     middle, width = (one.left + one.right) / 2, one.right - one.left
 
     def moments(at, more):
+        at, more = jnp.asarray(at, drawn.dtype), jnp.asarray(more, drawn.dtype)
         mean = jnp.sum(shares * at, axis=1)
         return mean, jnp.sum(shares * ((at - mean[:, None]) ** 2 + more), axis=1)
 

@@ -18,8 +18,6 @@ from jalax._model.model import GroupedModel, Outside
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 
-LOCAL_UP_TO = 12  # numbers that a unit reads, up to which second derivatives are taken of them
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Inner:
@@ -131,11 +129,7 @@ class NestedModel(GroupedModel):
 
 def _log_joint(functions: tuple, num: int, theta: Tree, u: Tree, data: Tree) -> jax.Array:
     log_density, (local, units), start = _units(functions, theta, u, data)
-    # Of many numbers those of theta are fewer.
-    if local.shape[1] <= LOCAL_UP_TO:
-        found = integrals.log_integrals_of(log_density, local, units, start, num)
-    else:
-        found = integrals.log_integrals(log_density, (local, units), start, num)
+    found = integrals.log_integrals_of(log_density, local, units, start, num)
     return functions[0](theta, u, data["group"]) + jnp.sum(jnp.where(data["real"], found, 0.0))
 
 
@@ -178,7 +172,8 @@ def _drawn(functions: tuple, theta: Tree, particles: Tree, data: Tree) -> Tree:
     uniforms = integrals.spread_uniforms(first, len(real), size)
 
     def of_particle(u, uniforms):
-        v = integrals.draws(*_units(functions, theta, u, data), uniforms)
+        log_density, known, start = _units(functions, theta, u, data)
+        v = integrals.draws(log_density, known, start, uniforms)
         return {"outer": u, "inner": jax.vmap(as_latent)(jnp.where(real[:, None], v, 0.0))}
 
     several = jax.vmap(jax.vmap(of_particle, in_axes=(None, 0)))(particles, uniforms)

@@ -33,7 +33,6 @@ MANY = 32  # latents a group: so many are integrated together, by points
 OUTER_UP_TO = 6  # effects of the outer factor
 POINTS_UP_TO = 256  # of all inner factors together
 MORE_ROWS = 8  # times those of the largest group, with all levels as large as the largest
-LOCAL_UP_TO = 12  # numbers that a level reads
 NOT_OF_ROWS = ("X", "Z", "level", "parent", "white")  # entries of the data
 
 
@@ -70,14 +69,13 @@ def log_joint(pieces: Pieces, theta: Theta, x: dict, data: dict) -> Array:
 
 def _within(pieces: Pieces, depth: int, theta: Theta, eta: Array, data: dict) -> Array:
     """The log-density given eta of each level of a factor."""
+    num = pieces.num_points
     if depth < len(pieces.chain) - 1:
-        found = inner.log_integrals(*_outward(pieces, depth, theta, eta, data), pieces.num_points)
+        log_density, known, start = _outward(pieces, depth, theta, eta, data)
+        found = inner.log_integrals(log_density, known, start, num)
     else:
         log_density, (local, units), start = _last(pieces, theta, eta, data)
-        # Of many numbers those of theta are fewer.
-        integrals = inner.log_integrals_of if local.shape[1] <= LOCAL_UP_TO else inner.log_integrals
-        known = (local, units) if local.shape[1] <= LOCAL_UP_TO else ((local, units),)
-        found = integrals(log_density, *known, start, pieces.num_points)
+        found = inner.log_integrals_of(log_density, local, units, start, num)
     return jnp.where(_is_there(pieces, depth, data), found, 0.0)
 
 
@@ -172,8 +170,8 @@ def drawn(pieces: Pieces, theta: Theta, particles: dict, data: dict) -> dict:
     def of_particle(x, uniforms):
         x, eta = dict(x), pieces.predictor(theta, x, data)
         for depth, link in enumerate(pieces.chain):
-            unit = _unit(pieces, depth, theta, eta, data)
-            v = inner.draws(*unit, uniforms[depth], pieces.num_points)
+            log_density, known, start = _unit(pieces, depth, theta, eta, data)
+            v = inner.draws(log_density, known, start, uniforms[depth], pieces.num_points)
             v = jnp.where(_is_there(pieces, depth, data)[:, None], v, 0.0)
             names = (name for name, _ in link.blocks)
             x |= dict(zip(names, _effects(pieces, link, theta, v), strict=True))
