@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ BEND = 0.4
 REACH, GROWTH = 5.0, 0.3  # of t with so many points, and how it grows with more
 NEWTON_STEPS = 40
 IMPOSSIBLE = -1e30  # of a log-density, in the place of -inf: zero times that is NaN
-NEAR = 1e-4  # of log p, by which a mode may be missed: points may lie anywhere near it
+NEAR = 1e-2  # of log p, by which a mode may be missed: points may lie anywhere near it
 
 # (known, at): (M,), the log-density of each unit. `at()` is v of all units, (M, d); `at(spread)` is
 # `spread(v)`, where that looks rows up, or repeats them.
@@ -114,18 +114,38 @@ def log_integrals_of(
 
     @slope.defjvp
     def _(primals, tangents):
-        local, *rest = primals
-        one = jnp.eye(local.shape[1], dtype=local.dtype)
-        basis = jnp.broadcast_to(one[:, None], (*one.shape[:1], *local.shape))
-
-        def column(along):
-            of_local = jax.grad(lambda local: jnp.sum(plain(local, *rest)))
-            return jax.jvp(of_local, (local,), (along,))[1]
-
-        columns = jax.vmap(column)(basis)  # (L, M, L)
-        return slope(*primals), jnp.sum(columns * tangents[0].T[:, :, None], axis=0)
+        mean, hessians = _mean_and_hessians(log_density, *primals, num)
+        return mean, jnp.sum(hessians * tangents[0].T[:, :, None], axis=0)
 
     return value(local, data, place)
+
+
+def _mean_and_hessians(
+    log_density: LogDensity, local: Float[Array, "M L"], data: Tree, place: Place, num: int
+) -> tuple[Float[Array, "M L"], Float[Array, "L M L"]]:
+    """The derivatives of the integrals by Louis' formula: E[s], and E[ds] + Cov(s)."""
+    number, size = num ** place.mode.shape[1], local.shape[1]
+
+    def each(several: Float[Array, "Q M L"]) -> Array:
+        values = _values(log_density, (several, data), place, num, (0, None))
+        return jnp.sum(values), values
+
+    several = jnp.broadcast_to(local, (number, *local.shape))
+    scores, values = jax.grad(each, has_aux=True)(several)
+    weights = jax.nn.softmax(values, axis=0)[:, :, None]
+    mean = jnp.sum(weights * scores, axis=0)
+
+    def weighted(local):
+        values = _values(log_density, (local, data), place, num)
+        return jnp.sum(weights[:, :, 0] * values)
+
+    def column(k):
+        along = jnp.zeros_like(local).at[:, k].set(1.0)
+        bent = jax.jvp(jax.grad(weighted), (local,), (along,))[1]
+        apart = scores - mean
+        return bent + jnp.sum(weights * apart[:, :, k, None] * apart, axis=0)
+
+    return mean, jax.vmap(column)(jnp.arange(size))
 
 
 def _summed(log_density: LogDensity, known: Tree, place: Place, num: int) -> Float[Array, " M"]:
@@ -160,8 +180,13 @@ def draws(
     return place.mode + _times(place.root, jnp.stack(z, axis=1))
 
 
-def _values(log_density: LogDensity, known: Tree, place: Place, num: int) -> Float[Array, "Q M"]:
-    """log_density at the points of each unit, with the logarithms of their weights."""
+def _values(
+    log_density: LogDensity, known: Tree, place: Place, num: int, axes: Any = None
+) -> Float[Array, "Q M"]:
+    """log_density at the points of each unit, with the logarithms of their weights.
+
+    `axes`: those along which `known` has something for each point.
+    """
     size, dtype = place.mode.shape[1], place.mode.dtype
     one = rule(num)
     grids = [
@@ -170,14 +195,14 @@ def _values(log_density: LogDensity, known: Tree, place: Place, num: int) -> Flo
     ]
     z, log_weights = jnp.asarray(grids[0], dtype), jnp.asarray(grids[1].sum(axis=1), dtype)
 
-    def value(z):
+    def value(z, known):
         # Looked up first, and only then multiplied: once for all points.
         def at(spread=_itself):
             return spread(place.mode) + _times(spread(place.root), z)
 
         return log_density(known, at)
 
-    return jax.vmap(value)(z) + log_weights[:, None]
+    return jax.vmap(value, in_axes=(0, axes))(z, known) + log_weights[:, None]
 
 
 def _itself(rows: Array) -> Array:
