@@ -185,6 +185,23 @@ def test_draws_have_the_moments_of_the_posterior(x64):
         assert v[:, place].std() == pytest.approx(sd, rel=0.02)
 
 
+def test_draws_in_a_plane_have_their_mean_and_covariance(x64):
+    mean, covariance = np.array([1.0, -2.0]), np.array([[1.0, 0.6], [0.6, 2.0]])
+
+    def log_density(known, at):
+        away = at() - known
+        return -0.5 * jnp.sum(away @ np.linalg.inv(covariance) * away, axis=1)
+
+    start = jnp.zeros((3, 2))
+    found = inner.log_integrals(log_density, mean, start)
+    np.testing.assert_allclose(found, 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1], atol=1e-4)
+    uniforms = inner.spread_uniforms(jnp.arange(256.0), 3, 2).reshape(-1, 3, 2)
+    v = jax.vmap(lambda u: inner.draws(log_density, mean, start, u))(uniforms)
+    for unit in np.moveaxis(np.asarray(v), 1, 0):
+        np.testing.assert_allclose(unit.mean(axis=0), mean, atol=0.02)
+        np.testing.assert_allclose(np.cov(unit.T), covariance, atol=0.08)
+
+
 def test_only_large_groups_of_a_chain_are_nested():
     few, _ = build("y ~ x + (1|c) + (1|m)", children((5, 3)), "binomial")
     assert sorted(few.latent) == ["c", "m"]

@@ -114,7 +114,8 @@ def log_integrals_of(
 
     @slope.defjvp
     def _(primals, tangents):
-        mean, hessians = _mean_and_hessians(log_density, *primals, num)
+        local, data, place = primals
+        mean, hessians = _mean_and_hessians(log_density, local, data, place, num)
         return mean, jnp.sum(hessians * tangents[0].T[:, :, None], axis=0)
 
     return value(local, data, place)
@@ -126,7 +127,7 @@ def _mean_and_hessians(
     """The derivatives of the integrals by Louis' formula: E[s], and E[ds] + Cov(s)."""
     number, size = num ** place.mode.shape[1], local.shape[1]
 
-    def each(several: Float[Array, "Q M L"]) -> Array:
+    def each(several: Float[Array, "Q M L"]) -> tuple[Array, Array]:
         values = _values(log_density, (several, data), place, num, (0, None))
         return jnp.sum(values), values
 
