@@ -48,6 +48,8 @@ from jalax._frontends.numpyro_model import from_numpyro as from_numpyro
 from jalax._model.groups import group_by as group_by
 from jalax._model.model import GroupedModel as GroupedModel
 from jalax._model.model import Model as Model
+from jalax._model.nested import Inner as Inner
+from jalax._model.nested import NestedModel as NestedModel
 from jalax._model.types import Info as Info
 from jalax._model.types import State as State
 from jalax._model.types import Status as Status

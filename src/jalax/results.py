@@ -17,4 +17,5 @@ from jalax._frontends.anova import AnovaRow as AnovaRow
 from jalax._frontends.mixed import MixedResult as MixedResult
 from jalax._frontends.mixed_residuals import ResidualTest as ResidualTest
 from jalax._model.groups import Groups as Groups
+from jalax._model.groups import NestedGroups as NestedGroups
 from jalax._model.types import Status as Status

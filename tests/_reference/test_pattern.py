@@ -9,6 +9,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from jalax._reference.compressed import check_pattern, checked_plan, compressed_
 from jalax._reference.pattern import name_of, pattern_of, pieces_of
 from jalax._reference.plan import plan_of
 from jalax._reference.split import rounded, split
+from jalax.problems import _data
 from profiles import examples
 
 # ---------------------------------------------------------------- what the user says
@@ -373,3 +375,31 @@ def test_a_hessian_that_is_not_finite():
     model = jalax.Model(log_joint, jnp.zeros(3), structure=([], []))
     with pytest.raises(ValueError, match="structure= could not be checked"):
         check_pattern(model, jnp.asarray(0.5), model.structure, plan_of(model.structure))
+
+
+# ---------------------------------------------------------------- independent blocks
+
+
+def test_the_salamanders_mate_in_six_blocks():
+    """Two sets of ten females and ten males, in each of three experiments."""
+    table = {
+        name: values.astype(str) if values.dtype.kind in "OU" else values
+        for name, values in _data.table("salamander_mating.csv.gz").items()
+    }
+    model = jalax.models.mixed(
+        "Mate ~ 0 + Cross + (1|Female) + (1|Male)", pandas.DataFrame(table), family="binomial"
+    )
+    blocks = jalax.references.find_blocks(model)
+    assert blocks["Female"].shape == model.latent["Female"].shape == (60, 1)
+    every = np.concatenate([blocks["Female"].ravel(), blocks["Male"].ravel()])
+    assert np.bincount(every).tolist() == [20] * 6
+    assert np.bincount(blocks["Female"].ravel()).tolist() == [10] * 6
+
+
+def test_blocks_are_found_in_a_log_joint():
+    def log_joint(theta, x, data):
+        return -((x["a"][0] - x["b"][1]) ** 2) - x["a"][1] ** 2 - jnp.sum(x["b"] ** 2) * theta
+
+    model = jalax.Model(log_joint, {"a": jnp.zeros(2), "b": jnp.zeros(2)}, theta=1.0)
+    blocks = jalax.references.find_blocks(model)
+    assert {name: block.tolist() for name, block in blocks.items()} == {"a": [0, 1], "b": [2, 0]}

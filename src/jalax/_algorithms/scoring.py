@@ -173,8 +173,9 @@ class Scoring(Algorithm):
         return True
 
     def default_particles(self, model: Model) -> int:
-        size = trees.size(model.latent)
-        return leg.NUM_PARTICLES if by_legs(model) else points.usual_number(size, model.num_groups)
+        size, within = trees.size(model.latent), model.outside.within is not None
+        usual = points.usual_number(size, model.num_groups, points.WITHIN if within else 1)
+        return leg.NUM_PARTICLES if by_legs(model) else usual
 
     def makes_short(self, others: Sequence[Any]) -> bool:
         # XLA's older emitters compile a pass faster, and it runs about as fast, on two cores:

@@ -17,7 +17,7 @@ from jalax._fit.driver import capacity_of, is_done
 from jalax._fit.result import FitResult
 from jalax._model import checks, information
 from jalax._model.algorithm import Measurement
-from jalax._model.evaluation import at_particles
+from jalax._model.evaluation import at_particles, of_groups
 from jalax._model.model import GroupedModel, Model
 from jalax._model.types import Status
 from jalax._particles import weight_math
@@ -124,6 +124,11 @@ def _outside(model: Model, state: Any) -> tuple[Tree, Any]:
     if (outside := model.latent_outside) is not None:
         theta = model.constrained(state.theta)
         particles = at_particles(outside, model, theta, particles)
+    if model.outside.within is not None:
+        theta = model.constrained(state.theta)
+        particles = of_groups(model.outside.within, model, theta, particles)
+        several = jax.tree.leaves(particles)[0].shape[1] // log_weights.shape[1]
+        log_weights = jnp.repeat(log_weights, several, axis=1)
     if isinstance(model, GroupedModel):
         return particles, log_weights
     return jax.tree.map(lambda leaf: leaf[0], particles), log_weights[0]

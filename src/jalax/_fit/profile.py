@@ -21,7 +21,8 @@ from jalax._evidence.record import FitRecord
 from jalax._fit import refitting
 from jalax._fit.simulation import model_of
 from jalax._model import held
-from jalax._model.model import Held, Model
+from jalax._model.hold import Held
+from jalax._model.model import Model
 from jalax._model.types import ARRIVED
 from jalax._particles import trees
 from jalax._particles.trees import Tree

@@ -224,6 +224,8 @@ def fit_to(result: FitRecord, model: Model, new: list[Any], theta: Tree, key: An
         if not result.origin.algorithm.finds_its_particles:  # a path takes hundreds of steps
             return in_blocks(np.arange(num))
         points = min(result.log_weights.shape[-1], ENOUGH_POINTS)
+        if model.outside.within is not None:  # the result has more, see `Outside.within`
+            points = min(points, result.origin.algorithm.default_particles(model))
         fits = in_blocks(np.arange(num), num_steps=FEW, num_particles=points)
         at_end = [fit.status == Status.MAX_STEPS for fit in fits]
         slow = np.flatnonzero([is_unsure(fit) for fit in fits] if can_be_white else at_end)

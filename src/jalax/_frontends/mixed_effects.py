@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from jalax._fit.result import FitResult
 from jalax._frontends.mixed_parts import Levels, homes, size_of
-from jalax._frontends.mixed_posterior import effects_of, model_of, posterior
+from jalax._frontends.mixed_posterior import effects_of, posterior, whole_model_of
 from jalax._model.evaluation import log_joint_of_vectors, over_groups, ravel_latent
 from jalax._model.model import Model
 from jalax._particles.trees import Tree
@@ -58,7 +58,7 @@ class Mode(Centre):
                 f"modes are for up to {DENSE_UP_TO} random effects that depend on each other, and "
                 f"here are {size}: use jalax.predictions.Mean()."
             )
-        model = model_of(result, mixed)
+        model = whole_model_of(result, mixed)
         with use_mesh(model.layout):
             mode, variance = _modes(model, model.unconstrained(result.theta))
         sd = np.sqrt(np.asarray(variance, float))

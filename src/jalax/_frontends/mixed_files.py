@@ -19,7 +19,7 @@ from jalax.models import _contrasts, _covariances
 from jalax.models._covariances import Covariance
 from jalax.models._design import Asked
 from jalax.models._kept_rows import LeftOut, Refuse
-from jalax.models._mixed import MixedDesign, build, unwrapped
+from jalax.models._mixed import MixedDesign, build, unwrapped, with_all_effects
 from jalax.models._restricted import REML
 
 NULLABLE = (
@@ -160,7 +160,7 @@ def unpack(
         raise
     except Exception as error:  # whatever a formula of anybody's brings about, memory included
         raise FileError(f"its mixed model cannot be built again: {error}") from error
-    _check_same(model, fields)
+    _check_same(with_all_effects(model, design), fields)
     if section.get("white"):
         model = model.whitened() or model
     if places := section.get("held", []):

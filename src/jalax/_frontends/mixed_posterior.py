@@ -28,7 +28,7 @@ from jalax._runtime.compilation import LEVEL_1, jit
 from jalax._runtime.layouts import use_mesh
 from jalax.families import Gaussian, Identity
 from jalax.models._effects import Laws, whiten
-from jalax.models._mixed import MixedDesign, rebuilt
+from jalax.models._mixed import MixedDesign, rebuilt, with_all_effects
 
 MOST = (
     40_000_000  # numbers of the covariances of all groups, 0.3 GB: beyond, the particles are used
@@ -117,7 +117,7 @@ class Weighted:
         return self.values[np.arange(len(self.values)), np.asarray(index)]
 
     def slopes(self, parts: Parts) -> np.ndarray:
-        model, result = model_of(self.result, self.mixed), self.result
+        model, result = whole_model_of(self.result, self.mixed), self.result
         weights = jnp.asarray(self.weights, result.log_weights.dtype)
         with use_mesh(model.layout):
             weights = weights if model.grouped else weights[0]
@@ -132,6 +132,11 @@ def model_of(result: FitResult, mixed: MixedDesign) -> Model:
     if result.origin is not None:
         return result.origin.model
     return rebuilt(mixed)
+
+
+def whole_model_of(result: FitResult, mixed: MixedDesign) -> Model:
+    """The same with all random effects as latents, where some are integrated within log p."""
+    return with_all_effects(model_of(result, mixed), mixed)
 
 
 def weights_of(result: FitResult, mixed: MixedDesign) -> jax.Array:

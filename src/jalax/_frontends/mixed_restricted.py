@@ -20,7 +20,8 @@ from jalax._model.types import Status
 from jalax._runtime import files
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, jit
 from jalax._runtime.function_keys import Static
-from jalax.models._mixed import MixedDesign, from_white
+from jalax.models._density import from_white
+from jalax.models._mixed import MixedDesign
 from jalax.models._restricted import Compressed, curvature, restricted_likelihood, root_of
 
 MOST_STEPS = 20  # of Newton's method; three or four where the fit arrived

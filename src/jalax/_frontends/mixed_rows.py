@@ -7,16 +7,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from jalax._model.groups import by_group
-from jalax.models._mixed import MixedDesign, responses
+from jalax._model.groups import Slots, by_group
+from jalax.models._density import responses
+from jalax.models._mixed import MixedDesign
 
 
-def _places(mixed: MixedDesign) -> tuple[np.ndarray, int] | None:
-    """The group of each row and their number; None: one joint latent, rows as they are."""
+def _places(mixed: MixedDesign) -> tuple[np.ndarray, int, Slots | None] | None:
+    """Where each row is, as `by_group` takes it; None: one joint latent, rows as they are."""
     if mixed.outer is None:
         return None
     block = next(block for block in mixed.design.blocks if block.factor == mixed.outer)
-    return block.index, len(block.labels)
+    return block.index, len(block.labels), mixed.slots
 
 
 def to_rows(mixed: MixedDesign, values: Any) -> np.ndarray:

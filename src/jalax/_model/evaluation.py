@@ -18,7 +18,7 @@ from jalax._model import batching, sharding
 from jalax._model.model import Model
 from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
-from jalax._runtime.compilation import jit
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, jit
 from jalax._runtime.function_keys import Static
 
 
@@ -177,6 +177,13 @@ def at_particles(function: Static, model: Model, theta: Tree, particles: Tree) -
     """`function(theta, x, data)` of one group at every particle of every group."""
     per_particle = jax.vmap(function, in_axes=(None, 0, None))
     return over_groups(model, lambda x, data: per_particle(theta, x, data), particles)
+
+
+@jit(LEVEL_0_OLD_EMITTERS, static_argnames="function")
+def of_groups(function: Static, model: Model, theta: Tree, particles: Tree) -> Tree:
+    """`function(theta, particles, data)` of every group; theta is on the user's scale."""
+    each = _num_particles(particles) * 4 * batching.data_size(model)
+    return over_groups(model, lambda x, data: function(theta, x, data), particles, each=each)
 
 
 def derived_at(model: Model, theta: Tree, particles: Tree) -> Tree:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,19 +17,45 @@ class Groups(NamedTuple):
     sizes: np.ndarray  # (G,), rows of each group
 
 
-def group_by(data: Any, key: Any) -> Groups:
+class NestedGroups(NamedTuple):
+    """What `group_by` returns of units within groups: data, labels and sizes are of the units."""
+
+    data: dict[str, np.ndarray]
+    labels: np.ndarray
+    sizes: np.ndarray
+    within: np.ndarray  # the group of each unit, for `jalax.Inner`
+
+
+class Slots(NamedTuple):
+    """Where rows stand in their groups."""
+
+    place: np.ndarray  # (n,)
+    width: int  # places of each group
+
+
+@overload
+def group_by(data: Any, key: Any) -> Groups: ...
+
+
+@overload
+def group_by(data: Any, key: Any, within: str) -> NestedGroups: ...
+
+
+def group_by(data: Any, key: Any, within: str | None = None) -> Groups | NestedGroups:
     """Rows gathered by group, padded to the largest group, with a mask of real rows.
 
     Args:
         data: a pandas DataFrame, or a dict of arrays that lead with the rows.
         key: the name of the column that holds the group of each row (it is left out of the
             result), or an array of labels, integers or strings, one a row.
+        within: the name of a column with the outer group of each row, where the groups are units
+            of a `jalax.NestedModel`: communities of mothers. It is left out of the result, too.
 
     Returns:
         `data`, a dict of arrays (G, R, ...) for `jalax.GroupedModel`, with `data["mask"]` (G, R)
         true for real rows: multiply each row's log-density by it, or use `jnp.where`; `labels`
-        and `sizes` of the groups. The padding repeats a group's first row, where the density is
-        as finite as it is there.
+        and `sizes` of the groups, and with `within=` the group that each lies `within`. The padding
+        repeats a group's first row, where the density is as finite as it is there.
 
     >>> import jalax, numpy as np
     >>> rows = {"y": np.array([1.0, 2.0, 3.0]), "school": np.array(["b", "a", "b"])}
@@ -41,6 +67,8 @@ def group_by(data: Any, key: Any) -> Groups:
     >>> groups.data["mask"].tolist()
     [[True, False], [True, True]]
     """
+    if within is not None:
+        return _units_within(data, key, within)
     rows = _columns(data)
     if isinstance(key, str):
         if key not in rows:
@@ -71,6 +99,27 @@ def group_by(data: Any, key: Any) -> Groups:
             mask = padded["mask"].reshape(padded["mask"].shape + (1,) * (values.ndim - 2))
             padded[name] = np.where(mask, values, values[:, :1])
     return Groups(padded, labels, sizes)
+
+
+def _units_within(data: Any, key: Any, within: str) -> NestedGroups:
+    columns = _columns(data)
+    if within not in columns:
+        raise ValueError(f"there is no column {within!r}; the data have {sorted(columns)}.")
+    labels, outer = positions(columns.pop(within), f"the labels of {within!r}")
+    unit = columns.pop(key) if isinstance(key, str) and key in columns else key
+    found = group_by(columns, unit)
+    _, index = positions(unit)
+    pairs = np.unique(np.stack([index, outer]), axis=1)
+    unit_of_pair, times = np.unique(pairs[0], return_counts=True)
+    if (times > 1).any():
+        twice = unit_of_pair[times > 1][0]
+        first, second = (labels[i] for i in pairs[1][pairs[0] == twice][:2])
+        raise ValueError(
+            f"unit {found.labels[twice]!r} has rows in two groups of {within!r}, {first!r} and "
+            f"{second!r}: a unit lies within one group. If they are two units, give them labels "
+            "of their own."
+        )
+    return NestedGroups(*found, labels[pairs[1]])
 
 
 def _columns(data: Any) -> dict[str, np.ndarray]:
@@ -116,8 +165,17 @@ def positions(labels: ArrayLike, name: str = "groups") -> tuple[np.ndarray, np.n
     return np.unique(given, return_inverse=True)
 
 
-def by_group(values: np.ndarray, index: np.ndarray, num_groups: int) -> np.ndarray:
-    """(n, ...) as (groups, rows of the largest group, ...), padded with zeros."""
+def by_group(
+    values: np.ndarray, index: np.ndarray, num_groups: int, slots: Slots | None = None
+) -> np.ndarray:
+    """(n, ...) as (groups, rows of the largest group, ...), padded with zeros.
+
+    `slots`: where each row stands in its group, if not in the order of the rows.
+    """
+    if slots is not None:
+        padded = np.zeros((num_groups, slots.width, *values.shape[1:]), values.dtype)
+        padded[index, slots.place] = values
+        return padded
     sizes = np.bincount(index, minlength=num_groups)
     order = np.argsort(index, kind="stable")
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)

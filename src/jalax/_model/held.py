@@ -16,7 +16,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jalax._model import checks
-from jalax._model.model import Held, Hold, Model
+from jalax._model.hold import Held, Hold
+from jalax._model.model import Model
 from jalax._particles import numbers, trees
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from jalax._model.groups import Groups
+from jalax._model.hold import Hold
 from jalax._model.structure import Pattern, as_pattern
 from jalax._particles import trees
 from jalax._particles.trees import Tree
@@ -18,41 +19,6 @@ from jalax._runtime.function_keys import Static, traced_once
 from jalax._runtime.layouts import Layout
 
 SMALL = 300_000  # numbers of the data times latents of a group, which a Hessian costs
-
-
-class Held(NamedTuple):
-    """Numbers of theta that are held, on the optimiser's scale: traced, so that neither other
-    values nor other numbers of them recompile."""
-
-    order: Any  # (P,): the places of the numbers that are free, then of those that are held
-    values: Any  # of the latter
-
-    @property
-    def free(self) -> Any:
-        return self.order[: self.order.shape[0] - self.values.shape[0]]
-
-
-class Hold(NamedTuple):
-    """The form of a theta some of whose numbers are held; the fit sees the others as a vector."""
-
-    treedef: Any
-    leaves: tuple  # the shapes of theta's
-    names: tuple[str, ...]  # of its numbers
-
-    def fill(self, free: Any, held: Held) -> Tree:
-        """The tree of theta from the numbers that are free and those that are held."""
-        numbers = jnp.concatenate([free, held.values.astype(free.dtype)])
-        flat = jnp.zeros_like(numbers).at[held.order].set(numbers, unique_indices=True)
-        leaves, begin = [], 0
-        for leaf in self.leaves:
-            part = flat[begin : begin + leaf.size]
-            leaves.append(part.reshape(leaf.shape).astype(leaf.dtype))
-            begin += leaf.size
-        return self.treedef.unflatten(leaves)
-
-    def pick(self, theta: Tree, held: Held) -> Any:
-        """The numbers of a theta that are free, as one vector."""
-        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(theta)])[held.free]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,9 +40,16 @@ class Outside:
         switch: an entry of the data. Where there is one, x is standard normal a priori, and theta
             is in the likelihood only. See `Model.whitened`.
         white: as `latent`, of a model with that entry.
+        within: `(theta, particles, data)` of one group, both on the user's scale: the particles
+            with the latents that log_joint integrates out, each several times if need be.
+        finer: `(theta, x, data)`, theta on the user's scale: log_joint where the error of such
+            integrals is far smaller.
     """
 
-    FUNCTIONS: ClassVar = ("unconstrain", "latent", "derived", "log_prior", "simulate", "white")
+    FUNCTIONS: ClassVar = (
+        *("unconstrain", "latent", "derived", "log_prior", "simulate", "white"),
+        *("within", "finer"),
+    )
 
     unconstrain: Callable | None = None
     latent: Callable | None = None
@@ -89,6 +62,8 @@ class Outside:
     simulate: Callable | None = None
     switch: str | None = None
     white: Callable | None = None
+    within: Callable | None = None
+    finer: Callable | None = None
 
     def __post_init__(self):
         for name in self.FUNCTIONS:

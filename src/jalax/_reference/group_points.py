@@ -152,8 +152,12 @@ def num_blocks(model: Model, num: int) -> int:
 
 
 def flows(model: Model, theta: Float[Array, " P"]) -> bool:
-    """The passes of a model have a flow, see `flow.py`."""
-    return is_worth_it(trees.size(model.latent), theta.size)
+    """The passes of a model have a flow, see `flow.py`.
+
+    It takes third derivatives, which integrals within log p do not have.
+    """
+    whole = model.outside.within is None
+    return whole and is_worth_it(trees.size(model.latent), theta.size)
 
 
 def with_metric(seen: Pass, complete: Float[Array, "P P"], times: int = 1) -> Pass:

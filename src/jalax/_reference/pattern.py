@@ -55,6 +55,39 @@ def find_structure(model: Model, theta: Tree = None) -> tuple[np.ndarray, np.nda
     return found.rows, found.cols
 
 
+def find_blocks(model: Model, theta: Tree = None) -> Tree:
+    """Which latents depend on each other given the data: those of other blocks are independent.
+
+    Where there are several, the model can be a `jalax.GroupedModel` with a group a block, whose fit
+    takes less time and has a smaller error. The pattern is the model's `structure=`, or what
+    `find_structure` finds.
+
+    Args:
+        model: a `jalax.Model`.
+        theta: as in `jalax.fit`.
+
+    Returns:
+        A tree like the latent: the block of each number, counted from 0.
+
+    >>> import jax.numpy as jnp, jalax
+    >>> def pairs(theta, x, data):
+    ...     return -0.5 * jnp.sum((x[::2] - x[1::2]) ** 2) - 0.5 * jnp.sum((data - theta - x) ** 2)
+    >>> model = jalax.Model(pairs, jnp.zeros(6), jnp.ones(6), theta=0.0)
+    >>> jalax.references.find_blocks(model).tolist()
+    [0, 0, 1, 1, 2, 2]
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    model = checks.prepare_model(model)
+    if (found := model.structure) is None:
+        found = found_by_asdex(model, checks.prepare_theta(theta, model, least=0))
+    _, block = connected_components(found.matrix(), directed=False)
+    leaves, treedef = jax.tree.flatten(model.latent)
+    ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
+    parts = zip(np.split(block, ends), leaves, strict=True)
+    return treedef.unflatten([part.reshape(np.shape(leaf)) for part, leaf in parts])
+
+
 def warn_of_many(model: Model, stacklevel: int) -> None:
     """Before anything long: without its structure a large latent is nobody's strength."""
     size = trees.size(model.latent)

@@ -29,6 +29,8 @@ USUAL_NUMBER, USUAL_NUMBER_UP_TO, USUAL_NUMBER_BEYOND = {1: 256, 2: 512}, 1024, 
 # So many of all groups together, of a lattice, which is nearly exact, and of a net, are enough for
 # fewer of each, but not for less than a quarter of them, or than these.
 MANY_OF_LATTICE, MANY_OF_NET, FEWEST_OF_NET = 2**17, 2**20, 256
+# Of models that integrate within log p, where a point costs as much as many: so many times fewer.
+WITHIN, FEWEST = 8, 16
 
 
 @functools.cache
@@ -68,7 +70,7 @@ def uniforms(
     return (cells + 0.5) * dtype.type(2.0**-kept)
 
 
-def usual_number(dimension: int, num_groups: int) -> int:
+def usual_number(dimension: int, num_groups: int, fewer: int = 1) -> int:
     """Of points in each group: of many groups a quarter will do, since their errors average."""
     beyond = USUAL_NUMBER_UP_TO if dimension <= STUDENT_UP_TO else USUAL_NUMBER_BEYOND
     number = USUAL_NUMBER.get(dimension, beyond)
@@ -76,7 +78,7 @@ def usual_number(dimension: int, num_groups: int) -> int:
     fewest, many = (number // 4, MANY_OF_LATTICE) if is_lattice else (FEWEST_OF_NET, MANY_OF_NET)
     while number > fewest and num_groups * number > many:
         number //= 2
-    return number
+    return number if fewer == 1 else max(number // fewer, FEWEST)
 
 
 def power_of_two(number: int) -> int:

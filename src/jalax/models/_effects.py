@@ -51,6 +51,11 @@ def random_effects(laws: Laws, theta: Theta, x: dict, data: dict) -> dict:
     return {n: law.effects(own_of(theta, n), x[n], _known(data, n)) for n, law in laws}
 
 
+def of_white(laws: Laws, theta: Theta, name: str, white: Array) -> Array:
+    """The random effects of one block from white latents, where its law knows nothing else."""
+    return dict(laws)[name].effects(own_of(theta, name), white, {})
+
+
 def whiten(laws: Laws, theta: Theta, b: dict) -> dict:
     """x of a model whose latents are white, from the random effects."""
     return {name: law.whitened(own_of(theta, name), b[name], {}) for name, law in laws}

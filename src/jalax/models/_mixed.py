@@ -13,27 +13,28 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-from jalax._model.groups import by_group
+from jalax._model.groups import Slots, by_group
 from jalax._model.model import GroupedModel, Model, Outside
 from jalax.families._catalogue import find
 from jalax.families._continuous import Gaussian
-from jalax.families._family import HOST, JAX, Family
+from jalax.families._family import HOST, Family
 from jalax.families._multinomial import Multinomial
 from jalax.families._ordinal import Ordinal
-from jalax.families._zeros import LOG_ODDS, WithZeros
+from jalax.families._zeros import WithZeros
 
-from . import _checks, _effects
+from . import _checks, _density, _effects
+from . import _nested as nested
 from ._categories import per_category
 from ._contrasts import Contrasts, check
 from ._covariances import Covariance, Placed
+from ._density import Blocks, Theta
 from ._design import NOTHING, Asked, Design, parse
 from ._effects import COVARIANCE, WHITE, Laws
 from ._first_theta import first_theta
@@ -51,9 +52,6 @@ from ._restricted import (
     shapes_of,
 )
 
-Theta = dict[str, Any]
-Blocks = tuple[tuple[str, int], ...]  # the names of blocks, and the levels of each in a group
-
 
 class MixedDesign(NamedTuple):
     """What a fitted mixed model is reported by."""
@@ -64,6 +62,7 @@ class MixedDesign(NamedTuple):
     levels: dict[str, np.ndarray]  # block: (G, L) or (L,), level of each latent row; -1: none
     placed: dict[str, Placed]  # block: the law of its random effects, and what that knows
     restricted: Compressed | None = None  # of REML, columns X and y less the offset
+    slots: Slots | None = None  # where the rows stand in their groups, if not in their order
 
     @property
     def num_rows(self) -> int:
@@ -75,84 +74,6 @@ class MixedDesign(NamedTuple):
 
 
 DROP = Drop()
-
-
-# --- the model -----------------------------------------------------------------------------------
-
-
-def linear_predictor(blocks: Blocks, theta: Theta, x: dict, data: dict) -> Array:
-    eta = jnp.matmul(data["X"], theta["beta"], precision="highest") + data["offset"]
-    for name, levels in blocks:
-        b, z = x[name], data["Z"][name]
-        if levels == 1:
-            effect = jnp.matmul(z, b[0], precision="highest")
-        else:
-            effect = jnp.sum(z * b[data["level"][name]], axis=-1)
-        eta = eta + effect
-    mask = jnp.reshape(data["mask"], data["mask"].shape + (1,) * (eta.ndim - data["mask"].ndim))
-    return jnp.where(mask, eta, 0.0)  # nothing can overflow in the padding
-
-
-def own_parameters(family: Family, theta: Theta, data: dict) -> dict[str, Any]:
-    """The family's own parameters: numbers of theta, or one for each row by a formula."""
-    own = {name: theta[name] for name in family.own if name in theta}
-    if "dispersion" in theta:
-        own[str(family.dispersion)] = jnp.exp(_of_side("dispersion", theta, data))
-    if "precision" in data:
-        own["sigma"] = own["sigma"] / jnp.sqrt(jnp.where(data["mask"], data["precision"], 1.0))
-    if "zero" in theta:
-        own[LOG_ODDS] = _of_side("zero", theta, data)
-    return own
-
-
-def _of_side(what: str, theta: Theta, data: dict) -> Array:
-    return jnp.matmul(data[f"X of {what}"], theta[what], precision="highest")
-
-
-def _log_joint(
-    family: Family, blocks: Blocks, laws: Laws, theta: Theta, x: dict, data: dict
-) -> Array:
-    total = _effects.log_prior(laws, theta, x, data, jnp.zeros((), theta["beta"].dtype))
-    eta = linear_predictor(blocks, theta, _effects.random_effects(laws, theta, x, data), data)
-    rows = family.log_density(own_parameters(family, theta, data), eta, data)
-    if "weight" in data:
-        rows = data["weight"] * rows
-    return total + jnp.sum(jnp.where(data["mask"], rows, 0.0))
-
-
-def from_white(laws: Laws, theta: Theta, white: dict) -> dict:
-    """The random effects of white latents."""
-    return _effects.random_effects(laws, theta, white, {WHITE: 1})
-
-
-def _simulate(
-    family: Family, blocks: Blocks, laws: Laws, key: Any, theta: Theta, x: dict | None, data: dict
-) -> dict:
-    """New responses; x None: with new random effects, too."""
-    key_x, key_y = jax.random.split(key)
-    if x is None:
-        x = _effects.draw_effects(laws, key_x, theta, dict(blocks), data)
-    eta = linear_predictor(blocks, theta, x, data)
-    drawn = family.draw(key_y, own_parameters(family, theta, data), eta, data)
-    y = jnp.where(data["mask"], drawn, data["y"])
-    return data | responses(family, y, data)
-
-
-def responses(family: Family, y: Array, data: dict) -> dict[str, Array]:
-    """The parts of the data that are other with other responses."""
-    safe = jnp.where(data["mask"], y, 0.0 if family.has_zero else 1.0)
-    return {"y": y} | family.constants(safe, data.get("size"), JAX)
-
-
-def _constrain(family: Family, laws: Laws, theta: Theta) -> Theta:
-    """What the optimiser sees as the user does: standard deviations, correlations and so on."""
-    own = {n: kind.constrain(theta[n]) for n, kind in family.own.items() if n in theta}
-    return _effects.constrain(laws, theta) | own
-
-
-def _unconstrain(family: Family, laws: Laws, theta: Theta) -> Theta:
-    own = {n: kind.unconstrain(theta[n]) for n, kind in family.own.items() if n in theta}
-    return _effects.unconstrain(laws, theta) | own
 
 
 @named_options("jalax.models.mixed")
@@ -236,49 +157,91 @@ def build(
     names = tuple((block.name, latent[block.name].shape[0]) for block in design.blocks)
     found = MixedDesign(design, family, outer, levels, _placed(design, levels))
     laws = found.laws
-    log_joint: Any = functools.partial(_log_joint, family, names, laws)
+    log_joint: Any = functools.partial(_density.log_joint, family, names, laws)
     if asked.likelihood is not None:
-        check_restricted(asked.likelihood, family, design.dispersion is not None, latent)
-        restricted = _restricted(found, rows, index, latent)
-        found = found._replace(restricted=restricted)
-        of_X, root = restricted.of_first(design.X.shape[1]), restricted_root(found, latent)
-        log_joint = functools.partial(plus_restricted, log_joint, of_X, root)
+        found = found._replace(restricted=_restricted(found, rows, index, latent))
+        log_joint = functools.partial(plus_restricted, log_joint, *_of_X(found, latent))
+    if (pieces := _pieces(found, names, log_joint)) is not None:
+        log_joint = functools.partial(nested.log_joint, pieces)
+        latent = {name: latent[name] for name, levels_of in names if levels_of == 1}
+        found = found._replace(slots=nested.slots(pieces.chain, rows["level"], index))
     theta = first_theta(design, family, found.placed)
-    constrain = functools.partial(_constrain, family, laws)
+    constrain = functools.partial(_density.constrain, family, laws)
+    options: dict[str, Any] = {"theta": theta, "constrain": constrain}
+    model: Model
     if outer is None:
-        known_of = _effects.known_arrays(found.placed)
-        arrays = _checks.to_jax(rows | ({COVARIANCE: known_of} if known_of else {}))
-        pairs = _effects.joint_pairs(latent, found.placed)
-        structure = structure_of(latent, rows["level"], pairs)
-        model = Model(
-            log_joint, latent, arrays, theta=theta, constrain=constrain, structure=structure
-        )
+        model = _joint(found, rows, log_joint, latent, options)
     else:
-        arrays = _checks.to_jax(jax.tree.map(lambda leaf: by_group(leaf, index, groups), rows))
-        model = GroupedModel(log_joint, latent, arrays, theta=theta, constrain=constrain)
-    simulate = functools.partial(_simulate, family, names, laws)
+        grouped = jax.tree.map(lambda leaf: by_group(leaf, index, groups, found.slots), rows)
+        if pieces is not None:
+            grouped["parent"] = nested.parents(pieces.chain, rows["level"], index)
+        model = GroupedModel(log_joint, latent, _checks.to_jax(grouped), **options)
+    simulate = functools.partial(_density.simulate, family, names, laws)
     model.outside = Outside(
-        unconstrain=functools.partial(_unconstrain, family, laws),
+        unconstrain=functools.partial(_density.unconstrain, family, laws),
         labels=_labels(found, theta),
         groups=None if outer is None else _group_labels(design, outer),
         observed=("y", "size"),
         simulate=simulate if can_simulate(design) else None,
         switch=WHITE,
         white=functools.partial(_effects.random_effects, laws),
+        within=None if pieces is None else functools.partial(nested.drawn, pieces),
+        finer=None if pieces is None else functools.partial(nested.finer, pieces),
     )
     if not all(law.is_normal for _, law in laws):  # these have lighter tails
         model = model.whitened() or model
     return model, found
 
 
+def _joint(
+    found: MixedDesign, rows: dict, log_joint: Callable, latent: dict, options: dict[str, Any]
+) -> Model:
+    """All random effects as one latent, with the pairs of them that meet."""
+    beside_rows = _effects.known_arrays(found.placed)
+    arrays = _checks.to_jax(rows | ({COVARIANCE: beside_rows} if beside_rows else {}))
+    pairs = _effects.joint_pairs(latent, found.placed)
+    structure = structure_of(latent, rows["level"], pairs)
+    return Model(log_joint, latent, arrays, structure=structure, **options)
+
+
+def _pieces(found: MixedDesign, names: Blocks, whole: Callable) -> nested.Pieces | None:
+    """Of a model whose inner factors are integrated out level by level; None: they are latents."""
+    plain = all(law.is_normal and not law.is_joint for _, law in found.laws)
+    plain = plain and not _effects.known_arrays(found.placed) and found.restricted is None
+    if found.outer is None or not plain or found.design.predictors is not None:
+        return None
+    if not (chain := nested.chain_of(found.design.blocks, dict(names))):
+        return None
+    outer = tuple((name, levels) for name, levels in names if levels == 1)
+    laws = tuple((name, law) for name, law in found.laws if name in dict(outer))
+    return nested.Pieces(
+        whole=whole,
+        prior=functools.partial(_density.log_prior, laws),
+        predictor=functools.partial(_density.outer_predictor, outer, laws),
+        rows=functools.partial(_density.row_densities, found.family),
+        effects=functools.partial(_effects.of_white, found.laws),
+        chain=chain,
+    )
+
+
+def with_all_effects(model: Model, mixed: MixedDesign) -> Model:
+    """The model with the random effects of all factors as its latents."""
+    if model.outside.within is None:
+        return model
+    shapes = ((b.name, mixed.levels[b.name].shape[-1], len(b.effects)) for b in mixed.design.blocks)
+    latent = {name: jnp.zeros((levels, size)) for name, levels, size in shapes}
+    return model.replace(latent=latent)
+
+
 def _restricted(found: MixedDesign, rows: dict, group: np.ndarray, latent: dict) -> Compressed:
+    design = found.design
+    check_restricted(design.asked.likelihood, found.family, design.dispersion is not None, latent)
     for name, (law, known, _) in found.placed.items():
         if law.is_joint or known or not law.is_normal:
             raise ValueError(
                 f"REML is for normal random effects whose levels are independent, not for those of "
                 f"covariances={{{name!r}: ...}}: leave likelihood= out."
             )
-    design = found.design
     z = np.concatenate([rows["Z"][name] for name in sorted(latent)], axis=1)
     columns = np.column_stack([design.X, design.y - design.offset])
     return compressed(
@@ -286,9 +249,12 @@ def _restricted(found: MixedDesign, rows: dict, group: np.ndarray, latent: dict)
     )
 
 
-def restricted_root(found: MixedDesign, latent: dict) -> Any:
-    """theta to the root of Sigma, see `root_of`; `latent` has the shapes of the random effects."""
-    return functools.partial(root_of, shapes_of(latent), functools.partial(from_white, found.laws))
+def _of_X(found: MixedDesign, latent: dict) -> tuple[Compressed, Callable]:
+    """What REML needs of the fixed effects' columns, and theta to the root of Sigma."""
+    assert found.restricted is not None
+    root = functools.partial(_density.from_white, found.laws)
+    columns = found.restricted.of_first(found.design.X.shape[1])
+    return columns, functools.partial(root_of, shapes_of(latent), root)
 
 
 def _placed(design: Design, levels: dict[str, np.ndarray]) -> dict[str, Placed]:
@@ -346,15 +312,9 @@ def beside(column: np.ndarray, design: Design) -> np.ndarray:
 def outer_factor(blocks: tuple[Block, ...]) -> str | None:
     """The factor that every other one is nested in; None: they are crossed."""
     for block in blocks:
-        if all(_nested(other.index, block.index) for other in blocks):
+        if all(nested.is_nested(other.index, block.index) for other in blocks):
             return block.factor
     return None
-
-
-def _nested(inner: np.ndarray, outer: np.ndarray) -> bool:
-    """Every level of `inner` lies within one level of `outer`."""
-    pairs = np.unique(np.stack([inner, outer]), axis=1)
-    return bool(pairs.shape[1] == np.unique(inner).size)
 
 
 def _groups(design: Design, outer: str) -> tuple[int, np.ndarray]:
