@@ -333,3 +333,19 @@ def test_a_fit_is_at_the_maximum_by_quadrature(case):
     summary = str(result.summary())
     assert "converged" in summary
     assert len(result.names) == len(errors)
+
+
+@pytest.mark.slow
+def test_a_constant_formula_for_the_scale_of_compois_is_the_scale():
+    """By sums of each row, and by the curves that all rows share."""
+    data = frame(CASES["compois"][2])
+    data = data[data["g"] < 15]
+    rows, shared = (
+        jalax.mixed("y ~ x + (1|g)", data, family="compois", key=jax.random.key(0), **options)
+        for options in ({"dispersion": "~ 1"}, {})
+    )
+    scale = np.exp(float(rows.theta["dispersion"][0]))
+    assert abs(scale / float(shared.theta["scale"]) - 1) < 1e-4
+    np.testing.assert_allclose(rows.theta["beta"], shared.theta["beta"], atol=1e-4)
+    error = rows.evidence.error + shared.evidence.error
+    assert abs(rows.log_evidence - shared.log_evidence) < 4.5 * error
