@@ -15,7 +15,7 @@ import scipy.stats
 
 import jalax
 from jalax._model import evaluation
-from jalax.models import _mixed
+from jalax.models import _density, _mixed
 from jalax.models._correlations import Free
 from jalax.models._design import parse
 from jalax.models._formula import bar_terms
@@ -185,12 +185,12 @@ def test_correlations_there_and_back(size, x64):
     z = jnp.asarray(np.random.default_rng(size).normal(size=pairs))
     free = {"beta": jnp.zeros(1), "sd": {"g": jnp.linspace(-1, 1, size)}, "cor": {"g": z}}
     laws = (("g", Unstructured(size, Free(size))),)
-    theta = _mixed._constrain(jalax.families.Poisson(), laws, free)
+    theta = _density.constrain(jalax.families.Poisson(), laws, free)
     matrix = np.eye(size)
     matrix[np.tril_indices(size, -1)] = theta["cor"]["g"]
     matrix = matrix + np.tril(matrix, -1).T
     assert np.linalg.eigvalsh(matrix).min() > 0
-    back = _mixed._unconstrain(jalax.families.Poisson(), laws, theta)
+    back = _density.unconstrain(jalax.families.Poisson(), laws, theta)
     np.testing.assert_allclose(back["cor"]["g"], z, rtol=1e-8)
     np.testing.assert_allclose(back["sd"]["g"], free["sd"]["g"], atol=1e-12)
 

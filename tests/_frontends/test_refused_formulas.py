@@ -62,7 +62,9 @@ def formula(written, names, remedy, **options):
 
 
 def option(remedy, names=None, /, **options):
-    label = f"{next(iter(options))}={next(iter(options.values()))!r}"[:60]
+    value = next(iter(options.values()))
+    # No address in it: all workers must find the same tests.
+    label = f"{next(iter(options))}={getattr(value, '__name__', repr(value))}"[:60]
     call = Refused(lambda: mixed(f"y ~ x{G}", **options), names or next(iter(options)), remedy)
     return label, call
 

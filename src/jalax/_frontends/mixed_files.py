@@ -18,7 +18,7 @@ from jalax.families._family import Family
 from jalax.models import _contrasts, _covariances
 from jalax.models._covariances import Covariance
 from jalax.models._design import Asked
-from jalax.models._kept_rows import LeftOut, Refuse
+from jalax.models._kept_rows import LeftOut
 from jalax.models._mixed import MixedDesign, build, unwrapped, with_all_effects
 from jalax.models._restricted import REML
 
@@ -152,7 +152,6 @@ def unpack(
             **asked,
             contrasts=contrasts,
             covariances=covariances,
-            missing=Refuse(),
             likelihood=REML() if section.get("restricted") else None,
         )
         model, design = build(formula, frame, family, whole)
