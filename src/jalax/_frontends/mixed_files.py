@@ -18,7 +18,7 @@ from jalax.families._family import Family
 from jalax.models import _contrasts, _covariances
 from jalax.models._covariances import Covariance
 from jalax.models._design import Asked
-from jalax.models._kept_rows import LeftOut
+from jalax.models._kept_rows import LeftOut, Refuse
 from jalax.models._mixed import MixedDesign, build, unwrapped, with_all_effects
 from jalax.models._restricted import REML
 
@@ -154,7 +154,8 @@ def unpack(
             covariances=covariances,
             likelihood=REML() if section.get("restricted") else None,
         )
-        model, design = build(formula, frame, family, whole)
+        # All rows of a file were kept by the fit: one with holes is not from it.
+        model, design = build(formula, frame, family, whole._replace(missing=Refuse()))
     except ImportError:  # pandas or formulae is not installed: the file may be fine
         raise
     except Exception as error:  # whatever a formula of anybody's brings about, memory included
@@ -166,7 +167,8 @@ def unpack(
         model = held.held_at(model, fields["theta"], _held_numbers(places, fields["theta"]))
     if _shapes(fields["free"]) != _shapes(model.unconstrained(fields["theta"])):
         raise FileError("its numbers on the optimiser's scale are not those of its theta.")
-    known = design.design._replace(left_out=_left_out(section.get("left_out")))
+    left_out = _left_out(section.get("left_out"))
+    known = design.design._replace(asked=whole, left_out=left_out)
     return None if section.get("log_prior") else model, design._replace(design=known)
 
 
