@@ -124,6 +124,7 @@ def test_other_ways_to_fit(options):
     block = jalax.Model(joint, jnp.zeros(times * Y.size), jnp.asarray(np.tile(Y, times)))
     chosen = model() if options else block
     result = jalax.fit(chosen, -6.0, key=KEY, restarts=7, progress=QUIET, **options)
+    assert result.status == "converged"
     assert abs(float(result.theta) - HIGH[0]) < 0.1 * float(result.standard_errors())
     assert result.maxima.log_evidence[0] == result.log_evidence
     assert abs(result.log_evidence - times * HIGH[1]) < 6 * result.log_evidence_error + 0.02

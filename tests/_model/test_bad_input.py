@@ -3144,7 +3144,11 @@ BAD = {
         ),
         Row(
             "missing values",
-            lambda: mixed("y ~ x + (1|school)", FRAME.assign(x=FRAME.x.where(FRAME.x < 2))),
+            lambda: mixed(
+                "y ~ x + (1|school)",
+                FRAME.assign(x=FRAME.x.where(FRAME.x < 2)),
+                missing=jalax.missing.Refuse(),
+            ),
             "column 'x' has 4 missing value(s): drop those rows (data.dropna(subset=['x'])) or "
             "impute them first.",
         ),

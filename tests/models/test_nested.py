@@ -227,6 +227,18 @@ def test_all_effects_as_latents_have_the_usual_density(x64):
     assert float(found) == pytest.approx(expected, abs=1e-9)
 
 
+def test_white_latents_of_the_outer_factor():
+    """The latents of a singular fit: log p(y, b) and log p(y, z) differ by log sd, with b = sd z."""
+    model = jalax.models.mixed("y ~ x + (1|c) + (1|m)", children(), family="binomial")
+    white, theta = model.whitened(), theta_of(THETA | {"sd": {"c": [0.5], "m": [1.9]}})
+    z = {"c": jnp.full((1, 1), 0.7)}
+    b = white.latent_outside(theta, z, group_of(white, 0))
+    assert set(b) == {"c"}
+    assert float(b["c"][0, 0]) == pytest.approx(0.35, rel=1e-6)
+    whole = log_joint_of(model, theta, "c", 0.35, 0) + np.log(0.5)
+    assert log_joint_of(white, theta, "c", 0.7, 0) == pytest.approx(whole, rel=1e-5)
+
+
 @pytest.mark.slow
 def test_guimmun_by_formula_has_the_exact_answer():
     problem = jalax.problems.guimmun()

@@ -72,6 +72,7 @@ PARTS = {
     "jala_em_options",
     "minibatches",
     "newton",
+    "scoring_state",
     "step_size",
     "theta_step",
     "weight_rules",

@@ -121,10 +121,14 @@ def is_noise(length, taken) -> Bool[Array, ""]:
     return is_near(taken) & (length > taken / 2) & (length < NEAR)
 
 
-def last_step(sums: Sums) -> Float[Array, " P"]:
-    """To the maximum that all measurements together see, along what something is known about."""
+def last_step(sums: Sums) -> tuple[Float[Array, " P"], Float[Array, ""]]:
+    """To the maximum that all measurements together see, and its standard errors.
+
+    Along what something is known about.
+    """
     number = jnp.maximum(sums.number, 1)
     score, complete, missing = (x / number for x in (sums.score, sums.complete, sums.missing))
     share, axes, scale = _eigen(complete, missing)
-    along = jnp.where(share > MISSING, axes.T @ (scale * score) / share, 0.0)
-    return scale * (axes @ along)
+    along = axes.T @ (scale * score)
+    step = jnp.where(share > MISSING, along / share, 0.0)
+    return scale * (axes @ step), jnp.sqrt(jnp.maximum(along @ step, 0.0))

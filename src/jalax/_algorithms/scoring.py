@@ -12,14 +12,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int
 
 from jalax._algorithms import newton
+from jalax._algorithms.scoring_state import (
+    APPROACHING,
+    CLIMBING,
+    DONE,
+    MEASURING,
+    Here,
+    Memory,
+    ScoringInfo,
+    here_of,
+)
 from jalax._model import information
 from jalax._model.algorithm import Algorithm, Measurement
 from jalax._model.evaluation import ravel_latent
@@ -29,11 +39,10 @@ from jalax._particles import trees, weight_math
 from jalax._particles.trees import Tree
 from jalax._reference import group_points, leg, legs, points
 from jalax._reference.compressed import checked_plan
-from jalax._reference.group_points import Pass, Sums
+from jalax._reference.group_points import Pass
 from jalax._reference.mode_search import DENSE_UP_TO
 from jalax._runtime.nodes import register_dataclass
 
-APPROACHING, CLIMBING, MEASURING, DONE = range(4)
 SHORTEST = 1e-3  # standard errors of a step that is not worth taking
 NEAR_ENOUGH = 0.3  # of one after which all points are worth their time
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
@@ -43,45 +52,7 @@ SHORTEST_BY_LEGS, TOLERANCE_BY_LEGS = 0.05, 0.3
 LONGEST_LEG = 128  # temperatures, at most of a measurement
 THETA_BY_LEGS = 0.02  # standard errors by which the noise of the score may move theta
 MAX_CLIMB = 200  # passes: what has not arrived by then is measured where it is, and judged
-
-
-class Here(NamedTuple):
-    """What was seen at the theta of the state, with the shifts of the climb."""
-
-    modes: Float[Array, "G D"]
-    log_p: Float[Array, " G"]
-    score: Float[Array, " P"]
-    complete: Float[Array, "P P"]
-    missing: Float[Array, "P P"]
-    laplace: Float[Array, " G"]
-
-
-class Memory(NamedTuple):
-    phase: Int[Array, ""]
-    shifts: UInt32[Array, " K"]  # of the climb: the data of their key
-    trial: Float[Array, " P"]  # theta of the next pass
-    taken: Float[Array, ""]  # standard errors to there
-    foreseen: Float[Array, ""]  # by how much log p should rise there
-    longest: Float[Array, ""]  # standard errors that theta may move in a step
-    damping: Float[Array, ""]
-    relaxation: Float[Array, ""]  # by which damping is divided after a step that was accepted
-    rejected: Int[Array, ""]  # trials in a row; below 0: there was nothing to compare them with
-    pace: newton.Pace
-    here: Here
-    sums: Sums  # of the measurements, relative to `here`
-    path: leg.Path | None  # of the legs; None: log p is measured by points
-
-
-class ScoringInfo(NamedTuple):
-    """`Info`, and the phase."""
-
-    log_evidence: Float[Array, ""]
-    ess: Float[Array, ""]
-    mean_log_joint: Float[Array, ""]
-    grad_norm: Float[Array, ""]
-    resampled: Bool[Array, ""]
-    dead: Int[Array, ""]
-    phase: Int[Array, ""]
+MOST_MOVES = 3  # of theta after a measurement by legs that saw the maximum elsewhere
 
 
 @register_dataclass
@@ -216,7 +187,8 @@ class Scoring(Algorithm):
         approaches = path is None and group_points.num_blocks(model, num) > 1
         phase = zero + (APPROACHING if approaches else CLIMBING)
         trust = longest, damping, relaxation
-        memory = Memory(phase, shifts, *trial, *trust, zero, newton.no_pace(flat), here, sums, path)
+        pace = newton.no_pace(flat)
+        memory = Memory(phase, shifts, *trial, *trust, zero, pace, here, sums, zero, path)
         return State(zero, theta, cloud.particles, cloud.log_weights, none, memory)
 
     def steps_at_once(self, model: Model) -> int | None:
@@ -241,7 +213,12 @@ class Scoring(Algorithm):
         after = trees.select(climbing, after, self._measure(model, memory, passes, number))
         theta = jnp.where(climbing & accepted, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
-        theta = jnp.where(ended, theta + newton.last_step(after.sums), theta)
+        last, length = newton.last_step(after.sums)
+        theta = jnp.where(ended, theta + last, theta)
+        if noise is not None:
+            far = length > legs.LAST_STEP * theta.size**0.5
+            again = ended & far & (after.moves < MOST_MOVES)
+            after = trees.select(again, _measured_again(after, theta, seen), after)
 
         particles = _as_latents(model, seen.particles)
         particles = trees.select(accepted, particles, state.particles)
@@ -288,8 +265,7 @@ class Scoring(Algorithm):
 
     def _climb(self, memory: Memory, seen: Pass, accepted, theta, rise, so_far) -> Memory:
         """Where to look next: from the trial if it was accepted, else from theta, less far."""
-        new = Here(*(getattr(seen, name) for name in Here._fields))
-        here = trees.select(accepted, new, memory.here)
+        here = trees.select(accepted, here_of(seen), memory.here)
         theta = jnp.where(accepted, memory.trial, theta)
         last = memory.taken, memory.foreseen, rise, accepted
         before = memory.longest, memory.damping, memory.relaxation
@@ -387,6 +363,21 @@ def _with_legs(memory: Memory, noise: legs.Noise, of_log_p: float, of_score: flo
         foreseen=jnp.where(begins, 0.0, memory.foreseen),
         rejected=jnp.where(begins, -1, memory.rejected),
         path=path,
+    )
+
+
+def _measured_again(memory: Memory, theta: Float[Array, " P"], seen: Pass) -> Memory:
+    """The noise of a climb by legs may end it too far from where the measurements see the maximum.
+
+    Then they are taken again there, at `theta`; `seen` is the first of the old ones.
+    """
+    none = jax.tree.map(jnp.zeros_like, memory.sums)
+    return memory._replace(
+        phase=jnp.full_like(memory.phase, MEASURING),
+        trial=theta,
+        here=here_of(seen),
+        sums=none._replace(log_weights=jnp.full_like(none.log_weights, -jnp.inf)),
+        moves=memory.moves + 1,
     )
 
 

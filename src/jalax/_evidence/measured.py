@@ -24,6 +24,7 @@ from jalax._model.algorithm import Measurement
 from jalax._model.model import Model
 from jalax._particles.pareto import NO_VARIANCE
 from jalax._particles.trees import Tree
+from jalax._reference.legs import LAST_STEP
 
 # Shares of the complete-data information: nothing is known of what is less than rounding, and
 # where less than the second is left, a standard error as large as theta is that of a boundary.
@@ -32,7 +33,6 @@ LOST = 2e-6  # what points cannot tell from zero
 UPWARDS = 0.05  # of the complete-data information, by which log p may seem to curve upwards
 REACH, LEVEL = 10, 0.01  # times one more than theta; a change of log p that does not matter
 LEFT_BY_DIFFERENCES = 3e-5  # of the variance: scores by differences over a fifth of an error
-SHORT_BY_LEGS = 0.15  # of a standard error: a last step that Newton's method may take
 
 
 def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
@@ -69,7 +69,7 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     )
     # The climb ended where the points of one measurement have their maximum, not all together.
     one = seen.num_measured * float(np.einsum("ij,ji->", inverse, noise))
-    short = 0.03 if seen.num_temperatures == 1 else SHORT_BY_LEGS
+    short = 0.03 if seen.num_temperatures == 1 else LAST_STEP
     settled = length <= max(short * np.sqrt(score.size), 3 * np.sqrt(max(one, 0.0)))
     # At a maximum no share is negative: it is a saddle, or derivatives beyond the range of float32.
     settled = settled and not np.any(metric.share < -UPWARDS)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jalax._algorithms.jala_em import JALAEM
-from jalax._algorithms.scoring import Memory, Scoring
+from jalax._algorithms.scoring import Scoring
+from jalax._algorithms.scoring_state import Memory
 from jalax._evidence import measured
 from jalax._evidence.record import SavedState
 from jalax._evidence.uncertainty import Finished

@@ -66,8 +66,8 @@ def restarted(
     highest = max(ends, key=_height)
     if _height(highest) > _height(first) + _slack(highest, first):
         again = once(highest.theta)
-        if _height(again) > -np.inf:
-            best, ends = again, [again if end is highest else end for end in ends]
+        best = again if _height(again) > -np.inf else highest
+        ends = [best if end is highest else end for end in ends]
     return dataclasses.replace(best, maxima=maxima_of(ends))
 
 

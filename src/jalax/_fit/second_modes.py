@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax._algorithms.scoring import APPROACHING
+from jalax._algorithms.scoring_state import APPROACHING
 from jalax._model.evaluation import ravel_latent
 from jalax._model.model import Model
 from jalax._model.types import State

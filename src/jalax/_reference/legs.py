@@ -36,6 +36,7 @@ LEGS_AT_ONCE = 4  # at one theta: what is found around it serves them all
 MOST_NUMBERS = 24  # of theta: log p is looked at around it in all directions, two at a time
 MOST_HELD = 500_000_000  # numbers in the factors at those thetas, where they are dense
 APART = 0.2  # standard errors from theta to those around it
+LAST_STEP = 0.15  # the same, from where log p was measured, for each number of theta
 
 
 def too_many(model: Model, theta: Tree) -> str:

@@ -45,10 +45,13 @@ def log_prior(laws: Laws, theta: Theta, x: dict, data: dict, total: Array) -> Ar
 
 
 def random_effects(laws: Laws, theta: Theta, x: dict, data: dict) -> dict:
-    """The random effects b: x itself or, where x is white, Lambda x."""
+    """The random effects b: x itself or, where x is white, Lambda x.
+
+    Of nested factors x has the outer ones alone.
+    """
     if WHITE not in data:
         return x
-    return {n: law.effects(own_of(theta, n), x[n], _known(data, n)) for n, law in laws}
+    return {n: law.effects(own_of(theta, n), x[n], _known(data, n)) for n, law in laws if n in x}
 
 
 def of_white(laws: Laws, theta: Theta, name: str, white: Array) -> Array:
