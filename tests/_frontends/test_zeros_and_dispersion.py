@@ -57,6 +57,7 @@ def test_the_mean_has_the_share_of_zeros(zeros):
     np.testing.assert_allclose(average, found["estimate"] * wider, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_simulated_data_have_that_mean(zeros, spread):
     """400 data sets: the mean of all rows within 4.5 errors, the rows of a group together."""
     for fit in (zeros, spread):

@@ -77,6 +77,7 @@ def test_a_gaussian_unit_has_its_closed_form(options, precision):
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_evidence_is_the_closed_form():
     evidence = jalax.log_evidence(nested(reads=reads), THETA, key=jax.random.key(0))
     expected = sum(exact(group) for group in "abc")

@@ -370,6 +370,7 @@ def law(case):
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow_cases("truncated conwaymaxwellpoisson")
 def test_the_density_is_scipys(case):
     family, own, size, y, _, exact = law(case)
     with jax.enable_x64(True):
@@ -420,7 +421,7 @@ def test_moments_and_the_distribution_function_are_scipys(case):
 
 
 # Of the others a link is all that is another, or the law is drawn by an own line of JAX's.
-DRAWN = ("betabinomial", "generalizedpoisson", "inversegaussian", "ordinal", "truncated poisson")
+DRAWN = ("betabinomial", "generalizedpoisson", "inversegaussian", "ordinal")
 DRAWN += (
     "conwaymaxwellpoisson",
     "tweedie",
@@ -507,7 +508,8 @@ def test_a_link_and_its_inverse(name):
 @pytest.mark.parametrize(
     "base",
     [
-        *("poisson", "gamma", "truncated poisson", "tweedie"),
+        *("poisson", "gamma", "tweedie"),
+        pytest.param("truncated poisson", marks=pytest.mark.slow),
         pytest.param("conwaymaxwellpoisson", marks=pytest.mark.slow),
     ],
 )

@@ -80,6 +80,7 @@ def test_counts_that_vary_little_or_much_with_means_up_to_thousands():
     assert np.all(np.abs(found - exact)[seen] < known[seen])
 
 
+@pytest.mark.slow
 def test_the_curves_of_one_scale_are_the_sums_of_each_row():
     """One number for the scale takes the curves, one for each row the sums; beyond them, too."""
     mean = np.array([1e-7, 0.01, 0.3, 0.97, 1.0, 2.03, 17.0, 400.0, 20_000.0, 30_000.0])

@@ -147,6 +147,7 @@ def test_the_derivatives_are_those_of_the_integrals(x64):
     np.testing.assert_allclose(jax.jit(jax.hessian(value))(flat), by_slope, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_the_error_of_the_integrals_is_known(x64):
     model, _ = build("y ~ x + (1|c) + (1|m)", children(), "binomial")
     theta = theta_of(THETA | {"sd": {"c": [0.8], "m": [4.0]}})  # a wide one, where it can be seen
@@ -185,6 +186,7 @@ def test_draws_have_the_moments_of_the_posterior(x64):
         assert v[:, place].std() == pytest.approx(sd, rel=0.02)
 
 
+@pytest.mark.slow
 def test_draws_in_a_plane_have_their_mean_and_covariance(x64):
     mean, covariance = np.array([1.0, -2.0]), np.array([[1.0, 0.6], [0.6, 2.0]])
 
