@@ -230,7 +230,7 @@ def test_all_effects_as_latents_have_the_usual_density(x64):
 
 
 def test_white_latents_of_the_outer_factor():
-    """The latents of a singular fit: log p(y, b) and log p(y, z) differ by log sd, with b = sd z."""
+    """Those of a singular fit: log p(y, b) and log p(y, z) differ by log sd, with b = sd z."""
     model = jalax.models.mixed("y ~ x + (1|c) + (1|m)", children(), family="binomial")
     white, theta = model.whitened(), theta_of(THETA | {"sd": {"c": [0.5], "m": [1.9]}})
     z = {"c": jnp.full((1, 1), 0.7)}
