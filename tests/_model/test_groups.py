@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jalax
 from jalax import datasets, models
@@ -71,3 +72,65 @@ def test_a_padded_model_written_by_hand_is_the_factory_s(x64):
         np.testing.assert_allclose(
             log_joint(theta, 0.3, mine), factory.log_joint(theta, 0.3, theirs), rtol=1e-12
         )
+
+
+def classes(seed=1):
+    """Children of classes of schools, whose number of classes differs; rows in no order."""
+    rng = np.random.default_rng(seed)
+    of_school = {"a": 3, "b": 1, "c": 5}
+    kinds = [
+        (school, f"{school}{k}") for school, number in of_school.items() for k in range(number)
+    ]
+    rows = [kinds[k] for k in rng.permutation(np.repeat(np.arange(9), 4))]
+    school, label = (np.array(column) for column in zip(*rows, strict=True))
+    urban = np.array([1.0 if name == "b" else 0.0 for name in school])
+    y, x = rng.normal(size=(2, len(rows)))
+    return {"y": y, "x": x, "school": school, "class": label, "urban": urban}
+
+
+def test_inner_levels_have_a_position_and_a_mask():
+    rows = classes()
+    groups = jalax.group_by(rows, "school", once=["urban"], levels=["class"])
+    assert groups.data["urban"].tolist() == [0.0, 1.0, 0.0]
+    assert groups.data["class mask"].sum(axis=1).tolist() == [3, 1, 5]
+    assert groups.levels["class"][1].tolist() == ["b0", None, None, None, None]
+    for i, school in enumerate("abc"):
+        own = rows["class"][rows["school"] == school]
+        real = groups.data["mask"][i]
+        assert groups.levels["class"][i][groups.data["class"][i][real]].tolist() == own.tolist()
+
+
+def test_latents_of_inner_levels_written_by_hand_are_the_formula_s(x64):
+    """Levels that a group has not are those of a prior, whose integral is one."""
+    pandas = pytest.importorskip("pandas")
+    rows = classes()
+    factory = models.mixed("y ~ x + urban + (1|school) + (1|class)", pandas.DataFrame(rows))
+    groups = jalax.group_by(rows, "school", once=["urban"], levels=["class"])
+
+    def log_joint(theta, x, data):
+        beta = theta["beta"]
+        eta = (
+            beta[0] + beta[1] * data["x"] + beta[2] * data["urban"] + x["u"] + x["v"][data["class"]]
+        )
+        rows = jax.scipy.stats.norm.logpdf(data["y"], eta, theta["sigma"])
+        prior = jax.scipy.stats.norm.logpdf(x["v"], 0.0, theta["sd_class"])
+        total = jnp.sum(rows * data["mask"]) + jnp.sum(prior)
+        return total + jax.scipy.stats.norm.logpdf(x["u"], 0.0, theta["sd_school"])
+
+    latent = {"u": jnp.zeros(()), "v": jnp.zeros(5)}
+    model = jalax.GroupedModel(log_joint, latent, groups.data)
+    theta = {"beta": jnp.array([0.3, -0.2, 0.5]), "sigma": 0.9, "sd_class": 0.6, "sd_school": 1.2}
+    sd = {"class": jnp.array([0.6]), "school": jnp.array([1.2])}
+    cor = {"class": jnp.zeros(0), "school": jnp.zeros(0)}
+    of_factory = {"beta": theta["beta"], "sigma": jnp.array(0.9), "sd": sd, "cor": cor}
+    # The marginal of Gaussian latents: by Laplace's approximation it is exact.
+    mine = jalax.log_evidence(model, theta, key=jax.random.key(0))
+    other = jalax.log_evidence(factory, of_factory, key=jax.random.key(0))
+    assert float(mine.value) == pytest.approx(float(other.value), abs=1e-6)
+
+
+def test_what_is_not_the_same_in_a_group_cannot_come_once():
+    with pytest.raises(ValueError, match="'x', which is not the same in all rows of group 'a'"):
+        jalax.group_by(classes(), "school", once=["x"], levels=["class"])
+    with pytest.raises(ValueError, match="levels= names 'room'; the columns are"):
+        jalax.group_by(classes(), "school", levels=["room"])

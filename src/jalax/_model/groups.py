@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -15,6 +15,9 @@ class Groups(NamedTuple):
     data: dict[str, np.ndarray]  # (G, rows of the largest group, ...), and "mask"
     labels: np.ndarray  # (G,), sorted
     sizes: np.ndarray  # (G,), rows of each group
+    levels: dict[
+        str, np.ndarray
+    ]  # by the columns of `levels=`: (G, L) labels, None beyond the last
 
 
 class NestedGroups(NamedTuple):
@@ -34,14 +37,23 @@ class Slots(NamedTuple):
 
 
 @overload
-def group_by(data: Any, key: Any) -> Groups: ...
+def group_by(
+    data: Any, key: Any, *, once: Sequence[str] = ..., levels: Sequence[str] = ...
+) -> Groups: ...
 
 
 @overload
 def group_by(data: Any, key: Any, within: str) -> NestedGroups: ...
 
 
-def group_by(data: Any, key: Any, within: str | None = None) -> Groups | NestedGroups:
+def group_by(
+    data: Any,
+    key: Any,
+    within: str | None = None,
+    *,
+    once: Sequence[str] = (),
+    levels: Sequence[str] = (),
+) -> Groups | NestedGroups:
     """Rows gathered by group, padded to the largest group, with a mask of real rows.
 
     Args:
@@ -50,12 +62,20 @@ def group_by(data: Any, key: Any, within: str | None = None) -> Groups | NestedG
             result), or an array of labels, integers or strings, one a row.
         within: the name of a column with the outer group of each row, where the groups are units
             of a `jalax.NestedModel`: communities of mothers. It is left out of the result, too.
+        once: names of columns that are the same in all rows of a group, such as its size or its
+            treatment: they come once a group, (G, ...).
+        levels: names of columns with labels of an inner factor, for models with a latent for each
+            of its levels in a group, where groups have more of them or fewer: `data[name]` (G, R)
+            is the position of each row's level in its group, and `data["name mask"]` (G, L) tells
+            which levels the group has. Latents of the others need a density that integrates to one,
+            such as their prior.
 
     Returns:
         `data`, a dict of arrays (G, R, ...) for `jalax.GroupedModel`, with `data["mask"]` (G, R)
         true for real rows: multiply each row's log-density by it, or use `jnp.where`; `labels`
-        and `sizes` of the groups, and with `within=` the group that each lies `within`. The padding
-        repeats a group's first row, where the density is as finite as it is there.
+        and `sizes` of the groups, the labels of the inner `levels`, and with `within=` the group
+        that each lies `within`. The padding repeats a group's first row, where the density is as
+        finite as it is there.
 
     >>> import jalax, numpy as np
     >>> rows = {"y": np.array([1.0, 2.0, 3.0]), "school": np.array(["b", "a", "b"])}
@@ -66,8 +86,16 @@ def group_by(data: Any, key: Any, within: str | None = None) -> Groups | NestedG
     [[2.0, 2.0], [1.0, 3.0]]
     >>> groups.data["mask"].tolist()
     [[True, False], [True, True]]
+    >>> rows |= {"class": np.array(["x", "z", "y"]), "urban": np.array([1, 0, 1])}
+    >>> groups = jalax.group_by(rows, "school", once=["urban"], levels=["class"])
+    >>> groups.data["urban"].tolist(), groups.data["class"].tolist()
+    ([0, 1], [[0, 0], [0, 1]])
+    >>> groups.data["class mask"].tolist(), groups.levels["class"].tolist()
+    ([[True, False], [True, True]], [['z', None], ['x', 'y']])
     """
     if within is not None:
+        if once or levels:
+            raise ValueError("once= and levels= are not for units within groups: leave them out.")
         return _units_within(data, key, within)
     rows = _columns(data)
     if isinstance(key, str):
@@ -81,11 +109,10 @@ def group_by(data: Any, key: Any, within: str | None = None) -> Groups | NestedG
     if "mask" in rows:
         raise ValueError("a column is called 'mask', the name of the mask of real rows: rename it.")
     labels, index = positions(key, "the group labels")
+    inner = {name: _level_of(rows, name, index, labels) for name in levels}
+    rows |= {name: local for name, (local, _) in inner.items()}
     for name, values in rows.items():
-        if len(values) != len(index):
-            raise ValueError(
-                f"column {name!r} has {len(values)} rows, and there are {len(index)} group labels."
-            )
+        _check_length(name, values, index)
         if values.dtype.kind not in "biuf":
             raise TypeError(
                 f"column {name!r} is not numeric ({values.dtype}): encode text or categories as "
@@ -98,7 +125,56 @@ def group_by(data: Any, key: Any, within: str | None = None) -> Groups | NestedG
         if name != "mask":  # a zero may lie outside of the model's domain, and log(0) has no slope
             mask = padded["mask"].reshape(padded["mask"].shape + (1,) * (values.ndim - 2))
             padded[name] = np.where(mask, values, values[:, :1])
-    return Groups(padded, labels, sizes)
+    padded |= {name: _once(padded, name, labels) for name in once}
+    known = {name: of_groups for name, (_, of_groups) in inner.items()}
+    masks = {f"{name} mask": np.not_equal(known[name], None) for name in known}
+    return Groups(padded | masks, labels, sizes, known)
+
+
+def _check_length(name: str, values: np.ndarray, index: np.ndarray) -> None:
+    if len(values) != len(index):
+        raise ValueError(
+            f"column {name!r} has {len(values)} rows, and there are {len(index)} group labels."
+        )
+
+
+def _level_of(
+    rows: dict[str, np.ndarray], name: str, group: np.ndarray, of_groups: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The position of each row's level in its group, and (G, L) labels of the levels."""
+    if name not in rows:
+        raise ValueError(f"levels= names {name!r}; the columns are {sorted(map(str, rows))}.")
+    _check_length(name, rows[name], group)
+    labels, index = positions(rows[name], f"the levels of {name!r}")
+    local, known = local_levels(index, group, of_groups.size)
+    return local, np.where(known < 0, None, labels.astype(object)[known])
+
+
+def local_levels(
+    level: np.ndarray, group: np.ndarray, groups: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The level of each row counted within its group, and (G, L) the levels so counted, or -1."""
+    pairs, row = np.unique(np.stack([group, level]), axis=1, return_inverse=True)
+    sizes = np.bincount(pairs[0], minlength=groups)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    position = np.arange(pairs.shape[1]) - first
+    known = np.full((groups, sizes.max()), -1)
+    known[pairs[0], position] = pairs[1]
+    return position[row.reshape(-1)], known
+
+
+def _once(padded: dict[str, np.ndarray], name: str, labels: np.ndarray) -> np.ndarray:
+    """The column of a group, of which all rows are the same."""
+    if name not in padded:
+        raise ValueError(f"once= names {name!r}; the columns are {sorted(map(str, padded))}.")
+    values = padded[name]  # whose padding repeats the first row
+    other = (values != values[:, :1]).reshape(len(values), -1).any(axis=1)
+    if other.any():
+        raise ValueError(
+            f"once= names {name!r}, which is not the same in all rows of group "
+            f"{labels[np.argmax(other)].item()!r}: leave it out of once=."
+        )
+    return values[:, 0]
 
 
 def _units_within(data: Any, key: Any, within: str) -> NestedGroups:
@@ -119,7 +195,7 @@ def _units_within(data: Any, key: Any, within: str) -> NestedGroups:
             f"{second!r}: a unit lies within one group. If they are two units, give them labels "
             "of their own."
         )
-    return NestedGroups(*found, labels[pairs[1]])
+    return NestedGroups(found.data, found.labels, found.sizes, labels[pairs[1]])
 
 
 def _columns(data: Any) -> dict[str, np.ndarray]:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax._model.groups import Slots, by_group
+from jalax._model.groups import Slots, by_group, local_levels
 from jalax._model.model import GroupedModel, Model, Outside
 from jalax.families._catalogue import find
 from jalax.families._continuous import Gaussian
@@ -150,7 +150,7 @@ def build(
     groups, index = (1, np.zeros(design.y.size, int)) if outer is None else _groups(design, outer)
     latent, levels = {}, {}
     for block in design.blocks:
-        local, known = _local_levels(block, index, groups)
+        local, known = local_levels(block.index, index, groups)
         rows["Z"][block.name], rows["level"][block.name] = block.matrix, beside(local, design)
         latent[block.name] = jnp.zeros((known.shape[1], len(block.effects)))
         levels[block.name] = known if outer is not None else known[0]
@@ -324,19 +324,6 @@ def _groups(design: Design, outer: str) -> tuple[int, np.ndarray]:
 
 def _group_labels(design: Design, outer: str) -> tuple[str, ...]:
     return next(block.labels for block in design.blocks if block.factor == outer)
-
-
-def _local_levels(block: Block, group: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """The level of each row counted within its group, and (G, L) the levels so counted."""
-    pairs = np.unique(np.stack([group, block.index]), axis=1)
-    sizes = np.bincount(pairs[0], minlength=groups)
-    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    position = np.arange(pairs.shape[1]) - first
-    known = np.full((groups, sizes.max()), -1)
-    known[pairs[0], position] = pairs[1]
-    local = np.zeros(len(block.labels), int)
-    local[pairs[1]] = position  # a level belongs to one group
-    return local[block.index], known
 
 
 def _labels(mixed: MixedDesign, theta: Theta) -> tuple[str, ...]:
