@@ -626,7 +626,7 @@ MUTANTS = [
     Mutant(
         "a prior in each group",
         "_model/held.py",
-        "share = 1.0 / model.num_groups",
+        "share = 1.0 / number_of_groups(model)",
         "share = 1.0",
         "_fit/test_fixed.py",
     ),
@@ -640,8 +640,22 @@ MUTANTS = [
     Mutant(
         "a sandwich without its filling",
         "_fit/sandwich.py",
-        "return bread @ scores.T @ scores @ bread",
+        "return bread @ (on_the_host(model)[:, None] * scores).T @ scores @ bread",
         "return bread",
         "_fit/test_sandwich.py",
+    ),
+    Mutant(
+        "copies of a group that are independent",
+        "_model/frequencies.py",
+        "variance=times**2 * seen.variance",
+        "variance=times * seen.variance",
+        "_model/test_frequencies.py",
+    ),
+    Mutant(
+        "scores of copies that count once",
+        "_reference/group_points.py",
+        "jnp.sum(counted(model, x), axis=0) for x in (score, complete, missing)",
+        "jnp.sum(x, axis=0) for x in (score, complete, missing)",
+        "_model/test_frequencies.py",
     ),
 ]

@@ -45,7 +45,7 @@ MADE_BY = {
 SENTENCES = [
     ("_fit/choice.py", "choose"),
     ("_fit/choice.py", "why_not_scoring"),
-    ("_fit/choice.py", "judged"),
+    ("_fit/choice.py", "_judged"),
     ("_evidence/measured.py", "what_is_wrong"),
     ("_algorithms/scoring.py", "unsuitable"),
     ("_algorithms/scoring.py", "too_many"),

@@ -33,6 +33,7 @@ from jalax._algorithms.scoring_state import (
 from jalax._model import information
 from jalax._model.algorithm import Algorithm, Measurement
 from jalax._model.evaluation import ravel_latent
+from jalax._model.frequencies import counted
 from jalax._model.model import Model
 from jalax._model.types import Cloud, State
 from jalax._particles import trees, weight_math
@@ -202,7 +203,8 @@ class Scoring(Algorithm):
         num = state.log_weights.shape[1]
         passes, number, noise = self._look(shifts, model, unravel(memory.trial), num, memory)
         seen = passes[0]
-        rise = jnp.sum(seen.log_p - memory.here.log_p)  # of small differences: no digits are lost
+        # Of small differences: no digits are lost.
+        rise = jnp.sum(counted(model, seen.log_p - memory.here.log_p))
         slack = TOLERANCE if noise is None else TOLERANCE_BY_LEGS
         accepted = _is_finite(seen) & (~climbing | (memory.rejected < 0) | (rise >= -slack))
         after = self._climb(memory, seen, accepted, flat, rise, state.step)
@@ -227,7 +229,7 @@ class Scoring(Algorithm):
         none = none | (~climbing & (after.rejected > MAX_REJECTED))
         ess = weight_math.effective_sample_size(weight_math.normalise(log_weights))
         info = ScoringInfo(
-            jnp.sum(after.here.log_p),
+            jnp.sum(counted(model, after.here.log_p)),
             jnp.where(none, 0.0, jnp.min(ess)),
             jnp.mean(after.here.log_p),
             jnp.linalg.norm(after.here.score),
@@ -315,6 +317,7 @@ class Scoring(Algorithm):
         variance = group_points.relative_variance(
             jnp.maximum(sums.number, 2), sums.ratio, sums.ratio_square
         )
+        variance = counted(model, counted(model, variance))
         known = jnp.sqrt(jnp.sum(variance)) < group_points.error_aimed_at(model)
         known = known & (sums.number % self.num_measurements == 0)
         done = (sums.number > memory.sums.number) & (known | (sums.number >= self._enough(memory)))

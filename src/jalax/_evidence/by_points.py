@@ -19,6 +19,7 @@ from jalax._evidence.rounding import rounding
 from jalax._evidence.rounds import Budget, Total, simulation_errors
 from jalax._model.algorithm import Measurement
 from jalax._model.evaluation import ravel_latent
+from jalax._model.frequencies import counted_measurement
 from jalax._model.information import Moments
 from jalax._model.model import Model
 from jalax._particles import trees, weight_math
@@ -70,6 +71,7 @@ def estimate(key, model: Model, theta: Tree, budget: Budget) -> Total | None:
         seen = group_points.measured(
             sums, passes.base, flat, passes.modes, log_weights, passes.laplace
         )
+        seen = counted_measurement(model, seen)
         if k == 0:
             added = rounding(model, theta, seen.modes)
         total = total_of(seen, added, budget.fraction is not None)

@@ -28,6 +28,7 @@ from jalax._evidence.rounds import (
     refit,
 )
 from jalax._model import checks, sharding
+from jalax._model.frequencies import check_route
 from jalax._model.information import Moments
 from jalax._model.model import Model
 from jalax._particles.trees import Tree
@@ -217,6 +218,7 @@ def estimate(
             total = by_points.estimate(fold_in(key, 1), model, theta, budget)
             if total is not None:
                 return report(total, [], 1, np.inf), total.moments
+        check_route(model, "log p of this model is not estimated by points")
         return _estimate(key, model, theta, budget, reference, moves, tries_points)
 
 

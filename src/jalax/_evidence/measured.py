@@ -21,6 +21,7 @@ from jalax._evidence.uncertainty import (
 )
 from jalax._model import information
 from jalax._model.algorithm import Measurement
+from jalax._model.frequencies import counted_measurement
 from jalax._model.model import Model
 from jalax._particles.pareto import NO_VARIANCE
 from jalax._particles.trees import Tree
@@ -78,6 +79,7 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     # Where they were measured: one step on the terms of log_joint are rounded otherwise.
     flat, unravel = ravel_pytree(theta)
     there = unravel(jnp.asarray(seen.theta, flat.dtype))
+    seen = counted_measurement(model, seen)
     total = total_of(seen, rounding(model, there, seen.modes))
     rise = float(score @ (step - not_taken)) / 2  # by the last step, as far as it was taken
     total.groups = total.groups + rise / total.groups.size

@@ -17,6 +17,7 @@ import numpy as np
 
 from jalax._model import evaluation
 from jalax._model.evaluation import ravel_latent
+from jalax._model.frequencies import on_the_host
 from jalax._model.model import Model
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
@@ -30,6 +31,7 @@ WORTH_SAYING = 0.1
 def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
     """log_joint at each group's mode less the same in float64; None where that is not known.
 
+    As often as the group occurs.
     It is not for a log_joint that cannot be traced in float64. Of one with integrals in it the
     other has more points, too.
     """
@@ -45,7 +47,7 @@ def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
             there = np.asarray(_at_modes(model, theta, modes, finer))
     except (TypeError, ValueError, NotImplementedError):
         return None
-    added = here.astype(float) - there
+    added = on_the_host(model) * (here.astype(float) - there)
     if finer and abs(total := float(added.sum())) > WORTH_SAYING:
         warnings.warn(
             f"the integrals over the latents within each group are off by {total:.2g} in log p at "

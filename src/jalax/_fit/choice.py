@@ -19,12 +19,14 @@ from jalax._fit.callbacks import Run
 from jalax._fit.driver import is_done
 from jalax._fit.second_modes import second_modes
 from jalax._model.algorithm import Algorithm
+from jalax._model.frequencies import check_route
 from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._reference import legs
 from jalax._reference.pattern import warn_of_many
+from jalax._reference.points import LATENTS_UP_TO
 from jalax._runtime import arguments
 
 # A second climb: as slow as EM at first, and nearly Newton's after a hundred steps.
@@ -55,12 +57,17 @@ def choose(
     from a state, goes on with the algorithm it had.
     """
     if given is not None:
+        if not (isinstance(given, Scoring) and trees.size(model.latent) <= LATENTS_UP_TO):
+            check_route(model, f"{type(given).__name__} was asked for")
         return Choice(checked(given), "")
     if saved == JALAEM.__name__:
         return Choice(JALAEM().canonical(), "as in its checkpoint")
     if state is not None and not _is_of_scoring(state):
         return Choice(JALAEM().canonical(), "as in its state")
-    if reason := why_not_scoring(model, theta, start, num_particles):
+    reason = why_not_scoring(model, theta, start, num_particles)
+    if reason or trees.size(model.latent) > LATENTS_UP_TO:
+        check_route(model, reason.removeprefix("because ") or "a group has many latents")
+    if reason:
         warn_of_many(model, stacklevel=3)
         return Choice(JALAEM().canonical(), reason)
     return Choice(Scoring().canonical(), f"because {_sizes(model)}")
@@ -107,6 +114,14 @@ def judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
 
     `limited`: the user said how many steps to take at most.
     """
+    verdict = _judged(run, status, choice, limited)
+    by_scoring = verdict.white is not None or verdict.careful
+    if verdict.doubt and not by_scoring and run.model.frequencies is not None:
+        return Verdict()  # JALA-EM cannot go on: what there is says itself how good it is
+    return verdict
+
+
+def _judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
     if not choice.is_ours or not isinstance(run.algorithm, Scoring):
         return Verdict()
     first = float(run.algorithm.damping) < CAREFUL.damping

@@ -9,6 +9,7 @@ import numpy as np
 
 from jalax._evidence.record import SavedState
 from jalax._fit.simulation import model_of
+from jalax._model.frequencies import on_the_host
 from jalax._model.information import scores_by_group
 from jalax._runtime.compilation import LEVEL_1, jit
 
@@ -32,7 +33,7 @@ class Sandwich:
             )
         scores = np.asarray(_scores(model, result.free, result.state), float)
         bread = result.uncertainty.covariance
-        return bread @ scores.T @ scores @ bread
+        return bread @ (on_the_host(model)[:, None] * scores).T @ scores @ bread
 
 
 _scores = jit(LEVEL_1)(scores_by_group)

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from jalax._algorithms.scoring_state import APPROACHING
 from jalax._model.evaluation import ravel_latent
+from jalax._model.frequencies import on_the_host
 from jalax._model.model import Model
 from jalax._model.types import State
 from jalax._runtime.processes import to_host
@@ -39,7 +40,7 @@ def second_modes(
         with np.errstate(invalid="ignore", over="ignore"):
             weight = np.exp(np.minimum(other.log_p - here.log_p, 5.0))
         share = np.maximum(share, np.where(apart & np.isfinite(weight), weight, 0.0))
-    missed = float(np.log1p(share).sum())
+    missed = float(on_the_host(model) @ np.log1p(share))
     if missed <= ERRORS * error:
         return ""
     where = f"in {int((share > 0).sum())} of {len(share)} groups " if model.grouped else ""

@@ -190,7 +190,7 @@ def _check_same_data(results: tuple[FitResult, ...]) -> None:
 
 
 def _observed(design: Design) -> tuple[np.ndarray | None, ...]:
-    return design.y, design.size, design.weights, design.precision
+    return design.y, design.size, design.weights, design.precision, design.frequencies
 
 
 def _check_restricted(results: tuple[FitResult, ...]) -> None:

@@ -119,7 +119,8 @@ def Constrained(model: Model, *, theta: Any = None, latent: Any = None) -> Model
         )
     if theta is None and latent is None:
         raise ValueError("Constrained was given no constraint: pass theta= or latent=, or both.")
-    if model.outside != Outside(simulate=model.outside.simulate):
+    kept = {"simulate": model.outside.simulate, "frequencies": model.outside.frequencies}
+    if model.outside != Outside(**kept):
         raise ValueError(
             "this model has constraints already; give all of them to one jalax.Constrained."
         )
@@ -141,7 +142,7 @@ def Constrained(model: Model, *, theta: Any = None, latent: Any = None) -> Model
     copy.outside = Outside(
         unconstrain=None if theta is None else wrapped(to_free, theta, "theta"),
         latent=None if latent is None else wrapped(_latent, latent),
-        simulate=model.outside.simulate,  # it sees what the user sees
+        **kept,  # simulate sees what the user sees
     )
     return copy
 

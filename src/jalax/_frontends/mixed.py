@@ -287,6 +287,7 @@ def mixed(
     zero: str | None = None,
     weights: Any = None,
     precision_weights: Any = None,
+    frequencies: Any = None,
     offset: str | None = None,
     contrasts: Mapping[str, Contrasts] | None = None,
     covariances: Mapping[str, Covariance] | None = None,
@@ -321,6 +322,8 @@ def mixed(
             any family (glmmTMB's `weights`).
         precision_weights: the same; the variance of a Gaussian row is sigma^2 over it (lmer's
             `weights`).
+        frequencies: the same, of whole groups: 1,000 persons with 30 patterns of answers are 30
+            groups, and each row has the number of persons with the pattern that it is part of.
         offset: a column to add to the linear predictor, beside any `offset()` of the formula.
         contrasts: how factors of the fixed effects are coded, `{"arm": jalax.contrasts.Helmert()}`;
             by themselves they are by treatment, and the first level is the reference.
@@ -352,6 +355,7 @@ def mixed(
         zero=zero,
         weights=weights,
         precision_weights=precision_weights,
+        frequencies=frequencies,
         offset=offset,
         contrasts=check(contrasts),
         covariances=covariances,

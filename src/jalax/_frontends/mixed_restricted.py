@@ -193,7 +193,7 @@ def likelihood_mark(mixed: MixedDesign) -> str:
     """Of the weights of rows, and of the fixed effects that REML integrates out."""
     design = mixed.design
     X = None if mixed.restricted is None else design.X
-    parts = design.weights, design.precision, X
+    parts = design.weights, design.precision, design.frequencies, X
     return "" if all(part is None for part in parts) else files.fingerprint(parts)
 
 

@@ -258,3 +258,18 @@ def by_group(
     padded = np.zeros((num_groups, sizes.max(), *values.shape[1:]), values.dtype)
     padded[index[order], np.arange(index.size) - first] = values[order]
     return padded
+
+
+def check_frequencies(name: Any, data: Any) -> None:
+    if not isinstance(data, Mapping) or name not in data:
+        found = sorted(map(str, data)) if isinstance(data, Mapping) else type(data).__name__
+        raise ValueError(
+            f"frequencies= is the name of an entry of data, a dict; got {name!r}, and data is "
+            f"{found}."
+        )
+    times = np.asarray(data[name])
+    if times.ndim != 1 or times.dtype.kind not in "iuf" or not (times > 0).all():
+        raise ValueError(
+            f"data[{name!r}] says how often each group occurs: one positive number a group, got "
+            f"shape {times.shape}, the smallest {times.min() if times.size else 'none'}."
+        )

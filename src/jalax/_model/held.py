@@ -16,6 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jalax._model import checks
+from jalax._model.frequencies import number_of_groups
 from jalax._model.hold import Held, Hold
 from jalax._model.model import Model
 from jalax._particles import numbers, trees
@@ -129,7 +130,7 @@ def with_prior(model: Model, log_prior: Any, theta: Tree) -> Model:
     free = checks.prepare_theta(theta, model)
     checks.check_scalar("log_prior", log_prior, {"theta": model.constrained(free)})
     copy = model.replace()
-    share = 1.0 / model.num_groups
+    share = 1.0 / number_of_groups(model)
     copy.log_joint = wrapped(_plus_prior, model.log_joint.function, log_prior, share)
     copy.outside = dataclasses.replace(model.outside, log_prior=Static.of(log_prior))
     value = float(log_prior(model.constrained(free)))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from jalax._model.groups import Groups
+from jalax._model.groups import Groups, check_frequencies
 from jalax._model.hold import Hold
 from jalax._model.structure import Pattern, as_pattern
 from jalax._particles import trees
@@ -44,6 +44,7 @@ class Outside:
             with the latents that log_joint integrates out, each several times if need be.
         finer: `(theta, x, data)`, theta on the user's scale: log_joint where the error of such
             integrals is far smaller.
+        frequencies: an entry of the data, how often each group occurs.
     """
 
     FUNCTIONS: ClassVar = (
@@ -64,6 +65,7 @@ class Outside:
     white: Callable | None = None
     within: Callable | None = None
     finer: Callable | None = None
+    frequencies: str | None = None
 
     def __post_init__(self):
         for name in self.FUNCTIONS:
@@ -258,6 +260,12 @@ class Model(Workload):
         return self.outside.switch is not None and self.outside.switch in self.data
 
     @property
+    def frequencies(self) -> Any:
+        """(G,): how often each group occurs; None: once."""
+        name = self.outside.frequencies
+        return None if name is None else self.data[name]
+
+    @property
     def latent_outside(self) -> Callable | None:
         """`(theta, x, data)`: x as the user knows it; None: as it is."""
         return self.outside.white if self.is_white else self.outside.latent
@@ -306,6 +314,8 @@ class GroupedModel(Model):
             half a gigabyte allows. The answer does not depend on it.
         structure: for a `Model` only.
         simulate: as in `Model`, of ONE group.
+        frequencies: the entry of `data`, a dict then, that says how often each group occurs, if
+            some do several times: answers of 1,000 persons with 30 patterns are 30 groups.
     """
 
     grouped = True
@@ -321,6 +331,7 @@ class GroupedModel(Model):
         group_batch: int | None = None,
         structure: None = None,
         simulate: Callable[[Any, Any, Any, Any], Any] | None = None,
+        frequencies: str | None = None,
     ):
         if isinstance(data, Groups):
             raise TypeError(
@@ -349,6 +360,14 @@ class GroupedModel(Model):
                 f"length; found {shown}. Groups of different length are padded by jalax.group_by; "
                 "repeat shared values along a leading axis, for example with jnp.broadcast_to."
             )
+        if frequencies is not None:
+            if simulate is not None:
+                raise ValueError(
+                    "with frequencies= a group stands for several, which would be simulated as "
+                    "one: leave simulate= out, or repeat the groups."
+                )
+            check_frequencies(frequencies, data)
+            self.outside = Outside(frequencies=frequencies)
 
     @property
     def num_groups(self) -> int:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from jalax._model import batching
 from jalax._model.algorithm import Measurement
 from jalax._model.evaluation import log_joint_of_vectors, over_groups
+from jalax._model.frequencies import counted
 from jalax._model.model import Model
 from jalax._particles import trees
 from jalax._particles.trees import Tree
@@ -228,7 +229,10 @@ def look(
     mode, laplace, x, log_weights, log_p, score, complete, missing, dead = over_groups(
         model, of_group, modes, keys, each=each
     )
-    score, complete, missing, dead = (jnp.sum(x, axis=0) for x in (score, complete, missing, dead))
+    score, complete, missing = (
+        jnp.sum(counted(model, x), axis=0) for x in (score, complete, missing)
+    )
+    dead, laplace = jnp.sum(dead), counted(model, laplace)
     carried = log_weights - log_p[:, None]
     return Pass(mode, x, log_weights, log_p, score, complete, missing, dead, laplace, carried)
 

@@ -56,6 +56,7 @@ class Asked(NamedTuple):
     zero: str | None = None
     weights: Any = None  # a column, or numbers of the rows
     precision_weights: Any = None  # the same
+    frequencies: Any = None  # the same, all rows of a group having one
     offset: str | None = None  # a column
     contrasts: Mapping[str, Contrasts] = NO_CONTRASTS  # by factor
     covariances: Mapping[str, Covariance] | None = None  # by block
@@ -70,7 +71,8 @@ class Asked(NamedTuple):
 
 
 _FORMULAS = ("dispersion", "zero")
-_COLUMNS = ("weights", "precision_weights", "offset")
+_WEIGHTS = ("weights", "precision_weights", "frequencies")
+_COLUMNS = (*_WEIGHTS, "offset")
 NOTHING = Asked()
 
 
@@ -89,6 +91,7 @@ class Design(NamedTuple):
     zero: Side | None = None
     weights: np.ndarray | None = None  # how often a row counts
     precision: np.ndarray | None = None  # of a row, in units of 1 / sigma^2
+    frequencies: np.ndarray | None = None  # how often the group of a row occurs
     left_out: LeftOut | None = None
     codings: str = ""  # of the factors, in words
     covariances: Mapping[str, Covariance] = MappingProxyType({})  # of every block
@@ -167,7 +170,7 @@ def parse(
     if asked.offset is not None:
         offset = offset + _numeric(asked.offset, frame[asked.offset])
     known = fixed, X, offset, tuple(blocks), frame, asked, dispersion, zero
-    each = _weights("weights", asked, frame), _weights("precision_weights", asked, frame)
+    each = [_weights(what, asked, frame) for what in _WEIGHTS]
     return Design(formula, response, *known, *each, left_out, _coding.notes(commons), covariances)
 
 
@@ -334,7 +337,7 @@ def _with_columns(frame: Any, asked: Asked) -> tuple[Any, Asked]:
             "missing must be jalax.missing.Drop() or jalax.missing.Refuse(), got "
             f"{asked.missing!r}."
         )
-    for what in ("weights", "precision_weights"):
+    for what in _WEIGHTS:
         values = getattr(asked, what)
         if values is not None and not isinstance(values, str):
             frame = frame.assign(**{f"({what})": of_rows(what, values, frame)})
@@ -382,10 +385,11 @@ def _weights(what: str, asked: Asked, frame: Any) -> np.ndarray | None:
     values = _numeric(name, frame[name])
     if (values < 0).any():
         raise ValueError(f"{what}={name!r} has {values.min():g}: weights are not negative.")
-    if what == "precision_weights" and (values == 0).any():
-        raise ValueError(
-            f"{what}={name!r} has a zero, an infinite variance: leave such rows out by subset=."
+    if what != "weights" and (values == 0).any():
+        zero = (
+            "an infinite variance" if what == "precision_weights" else "a group that never occurs"
         )
+        raise ValueError(f"{what}={name!r} has a zero, {zero}: leave such rows out by subset=.")
     if not values.any():
         raise ValueError(f"{what}={name!r} is zero in every row: nothing is left to fit.")
     return values

@@ -66,7 +66,9 @@ class MixedDesign(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        return self.design.y.size
+        """With all copies of a group that occurs several times."""
+        times = self.design.frequencies
+        return self.design.y.size if times is None else round(times.sum())
 
     @property
     def laws(self) -> Laws:
@@ -74,6 +76,7 @@ class MixedDesign(NamedTuple):
 
 
 DROP = Drop()
+FREQUENCIES = "frequency"  # an entry of the data
 
 
 @named_options("jalax.models.mixed")
@@ -86,6 +89,7 @@ def mixed(
     zero: str | None = None,
     weights: Any = None,
     precision_weights: Any = None,
+    frequencies: Any = None,
     offset: str | None = None,
     contrasts: Mapping[str, Contrasts] | None = None,
     covariances: Mapping[str, Covariance] | None = None,
@@ -96,7 +100,7 @@ def mixed(
     """A mixed model from a formula; see `jalax.mixed`, which also fits it.
 
     The arguments are as there: formula, data, family, dispersion, zero, weights,
-    precision_weights, offset, contrasts, covariances, subset, missing and likelihood.
+    precision_weights, frequencies, offset, contrasts, covariances, subset, missing and likelihood.
 
     >>> from jalax import datasets, models
     >>> model = models.mixed("yield_ ~ 1 + (1|batch)", datasets.dyestuff().to_frame())
@@ -108,6 +112,7 @@ def mixed(
         zero=zero,
         weights=weights,
         precision_weights=precision_weights,
+        frequencies=frequencies,
         offset=offset,
         contrasts=check(contrasts),
         covariances=covariances,
@@ -147,6 +152,7 @@ def build(
         raise ValueError(f"{family!r} has no parameter that a formula for dispersion is about.")
     rows = _rows(design, family)
     outer = None if _effects.has_joint_levels(design) else outer_factor(design.blocks)
+    _check_frequencies(asked, outer)
     groups, index = (1, np.zeros(design.y.size, int)) if outer is None else _groups(design, outer)
     latent, levels = {}, {}
     for block in design.blocks:
@@ -175,6 +181,7 @@ def build(
         grouped = jax.tree.map(lambda leaf: by_group(leaf, index, groups, found.slots), rows)
         if pieces is not None:
             grouped["parent"] = nested.parents(pieces.chain, rows["level"], index)
+        grouped |= _frequencies(design, index, outer)
         model = GroupedModel(log_joint, latent, _checks.to_jax(grouped), **options)
     simulate = functools.partial(_density.simulate, family, names, laws)
     model.outside = Outside(
@@ -187,6 +194,7 @@ def build(
         white=functools.partial(_effects.random_effects, laws),
         within=None if pieces is None else functools.partial(nested.drawn, pieces),
         finer=None if pieces is None else functools.partial(nested.finer, pieces),
+        frequencies=None if design.frequencies is None else FREQUENCIES,
     )
     if not all(law.is_normal for _, law in laws):  # these have lighter tails
         model = model.whitened() or model
@@ -202,6 +210,29 @@ def _joint(
     pairs = _effects.joint_pairs(latent, found.placed)
     structure = structure_of(latent, rows["level"], pairs)
     return Model(log_joint, latent, arrays, structure=structure, **options)
+
+
+def _check_frequencies(asked: Asked, outer: str | None) -> None:
+    if asked.frequencies is not None and (outer is None or asked.likelihood is not None):
+        raise ValueError(
+            "frequencies= are those of independent groups, fitted by maximum likelihood; this "
+            "formula has no such groups, or likelihood= is there: repeat the rows."
+        )
+
+
+def _frequencies(design: Design, group: np.ndarray, outer: str) -> dict[str, np.ndarray]:
+    """Of each group, from those of its rows."""
+    if (times := design.frequencies) is None:
+        return {}
+    of_groups = np.zeros(group.max() + 1)
+    of_groups[group] = times
+    if other := np.flatnonzero(of_groups[group] != times).tolist():
+        raise ValueError(
+            f"frequencies= says how often a whole group occurs, and rows of one group of {outer!r} "
+            f"have {of_groups[group[other[0]]]:g} and {times[other[0]]:g}: of single rows use "
+            "weights=."
+        )
+    return {FREQUENCIES: of_groups}
 
 
 def _pieces(found: MixedDesign, names: Blocks, whole: Callable) -> nested.Pieces | None:
@@ -272,7 +303,8 @@ def can_simulate(design: Design) -> bool:
     Nor where a row counts otherwise than once: it would stand for several responses.
     """
     censored = design.response.event is not None and not design.response.event.all()
-    return not censored and (design.weights is None or bool((design.weights == 1).all()))
+    counts = design.weights, design.frequencies
+    return not censored and all(each is None or bool((each == 1).all()) for each in counts)
 
 
 def _rows(design: Design, family: Family) -> dict[str, Any]:

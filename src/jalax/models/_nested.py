@@ -33,7 +33,7 @@ MANY = 32  # latents a group: so many are integrated together, by points
 OUTER_UP_TO = 6  # effects of the outer factor
 POINTS_UP_TO = 256  # of all inner factors together
 MORE_ROWS = 8  # times those of the largest group, with all levels as large as the largest
-NOT_OF_ROWS = ("X", "Z", "level", "parent", "white")  # entries of the data
+NOT_OF_ROWS = ("X", "Z", "level", "parent", "white", "frequency")  # entries of the data
 
 
 class Link(NamedTuple):
