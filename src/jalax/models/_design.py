@@ -170,8 +170,9 @@ def parse(
     if asked.offset is not None:
         offset = offset + _numeric(asked.offset, frame[asked.offset])
     known = fixed, X, offset, tuple(blocks), frame, asked, dispersion, zero
-    each = [_weights(what, asked, frame) for what in _WEIGHTS]
-    return Design(formula, response, *known, *each, left_out, _coding.notes(commons), covariances)
+    weights, precision, times = (_weights(what, asked, frame) for what in _WEIGHTS)
+    each = weights, precision, times, left_out
+    return Design(formula, response, *known, *each, _coding.notes(commons), covariances)
 
 
 # --- the left side -------------------------------------------------------------------------------
