@@ -119,8 +119,9 @@ def Constrained(model: Model, *, theta: Any = None, latent: Any = None) -> Model
         )
     if theta is None and latent is None:
         raise ValueError("Constrained was given no constraint: pass theta= or latent=, or both.")
-    kept = {"simulate": model.outside.simulate, "frequencies": model.outside.frequencies}
-    if model.outside != Outside(**kept):
+    # simulate sees what the user sees
+    kept = Outside(simulate=model.outside.simulate, frequencies=model.outside.frequencies)
+    if model.outside != kept:
         raise ValueError(
             "this model has constraints already; give all of them to one jalax.Constrained."
         )
@@ -139,10 +140,10 @@ def Constrained(model: Model, *, theta: Any = None, latent: Any = None) -> Model
         copy.log_joint = wrapped(_log_joint, model.log_joint.function, latent)
     if theta is not None:
         copy.constrain = wrapped(to_user, theta, "theta")
-    copy.outside = Outside(
+    copy.outside = dataclasses.replace(
+        kept,
         unconstrain=None if theta is None else wrapped(to_free, theta, "theta"),
         latent=None if latent is None else wrapped(_latent, latent),
-        **kept,  # simulate sees what the user sees
     )
     return copy
 

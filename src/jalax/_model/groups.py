@@ -109,8 +109,8 @@ def group_by(
     if "mask" in rows:
         raise ValueError("a column is called 'mask', the name of the mask of real rows: rename it.")
     labels, index = positions(key, "the group labels")
-    inner = {name: _level_of(rows, name, index, labels) for name in levels}
-    rows |= {name: local for name, (local, _) in inner.items()}
+    inner = {name: _level_of(rows, name, index, labels.size) for name in levels}
+    rows |= {name: local for name, (local, _, _) in inner.items()}
     for name, values in rows.items():
         _check_length(name, values, index)
         if values.dtype.kind not in "biuf":
@@ -126,9 +126,8 @@ def group_by(
             mask = padded["mask"].reshape(padded["mask"].shape + (1,) * (values.ndim - 2))
             padded[name] = np.where(mask, values, values[:, :1])
     padded |= {name: _once(padded, name, labels) for name in once}
-    known = {name: of_groups for name, (_, of_groups) in inner.items()}
-    masks = {f"{name} mask": np.not_equal(known[name], None) for name in known}
-    return Groups(padded | masks, labels, sizes, known)
+    padded |= {f"{name} mask": there for name, (_, there, _) in inner.items()}
+    return Groups(padded, labels, sizes, {name: of for name, (_, _, of) in inner.items()})
 
 
 def _check_length(name: str, values: np.ndarray, index: np.ndarray) -> None:
@@ -139,15 +138,17 @@ def _check_length(name: str, values: np.ndarray, index: np.ndarray) -> None:
 
 
 def _level_of(
-    rows: dict[str, np.ndarray], name: str, group: np.ndarray, of_groups: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The position of each row's level in its group, and (G, L) labels of the levels."""
+    rows: dict[str, np.ndarray], name: str, group: np.ndarray, groups: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The position of each row's level in its group; (G, L): is there such a level, its label."""
     if name not in rows:
         raise ValueError(f"levels= names {name!r}; the columns are {sorted(map(str, rows))}.")
     _check_length(name, rows[name], group)
     labels, index = positions(rows[name], f"the levels of {name!r}")
-    local, known = local_levels(index, group, of_groups.size)
-    return local, np.where(known < 0, None, labels.astype(object)[known])
+    local, known = local_levels(index, group, groups)
+    of_groups = labels.astype(object)[known]
+    of_groups[known < 0] = None
+    return local, known >= 0, of_groups
 
 
 def local_levels(
