@@ -307,7 +307,9 @@ class GroupedModel(Model):
     Args:
         log_joint: `log_joint(theta, x_i, data_i)` of ONE group.
         latent: an example of one group's latent.
-        data: a pytree of arrays, every leaf leading with the group axis.
+        data: a pytree of arrays, every leaf leading with the group axis. An array that all groups
+            read can be in the closure of log_joint, `functools.partial(log_joint, table)`, where it
+            is there once; other values of it compile again.
         theta: as in `Model`.
         constrain: as in `Model`.
         group_batch: how many groups to work on at a time, to save memory; by default as many as
