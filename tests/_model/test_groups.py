@@ -90,7 +90,7 @@ def classes(seed=1):
 
 def test_inner_levels_have_a_position_and_a_mask():
     rows = classes()
-    groups = jalax.group_by(rows, "school", once=["urban"], levels=["class"])
+    groups = jalax.group_by(rows, "school", once="urban", levels="class")
     assert groups.data["urban"].tolist() == [0.0, 1.0, 0.0]
     assert groups.data["class mask"].sum(axis=1).tolist() == [3, 1, 5]
     assert groups.levels["class"][1].tolist() == ["b0", None, None, None, None]
@@ -105,7 +105,7 @@ def test_latents_of_inner_levels_written_by_hand_are_the_formula_s(x64):
     pandas = pytest.importorskip("pandas")
     rows = classes()
     factory = models.mixed("y ~ x + urban + (1|school) + (1|class)", pandas.DataFrame(rows))
-    groups = jalax.group_by(rows, "school", once=["urban"], levels=["class"])
+    groups = jalax.group_by(rows, "school", once="urban", levels="class")
 
     def log_joint(theta, x, data):
         beta = theta["beta"]

@@ -15,9 +15,7 @@ class Groups(NamedTuple):
     data: dict[str, np.ndarray]  # (G, rows of the largest group, ...), and "mask"
     labels: np.ndarray  # (G,), sorted
     sizes: np.ndarray  # (G,), rows of each group
-    levels: dict[
-        str, np.ndarray
-    ]  # by the columns of `levels=`: (G, L) labels, None beyond the last
+    levels: dict[str, np.ndarray]  # by the names in `levels=`: (G, L), labels, or None
 
 
 class NestedGroups(NamedTuple):
@@ -97,6 +95,7 @@ def group_by(
         if once or levels:
             raise ValueError("once= and levels= are not for units within groups: leave them out.")
         return _units_within(data, key, within)
+    once, levels = ([names] if isinstance(names, str) else names for names in (once, levels))
     rows = _columns(data)
     if isinstance(key, str):
         if key not in rows:
