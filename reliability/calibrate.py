@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import inspect
+import itertools
 import json
 import multiprocessing
 import os
@@ -227,16 +228,30 @@ def computed(parts: list[Part], jobs: int, cache: Path) -> Iterator[tuple[Part, 
         return
     # A fresh interpreter each: JAX has threads, and a fork would copy their locks.
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, fresh, initializer=prepare_worker, initargs=(cache,)) as pool:
+    cores = fresh.Queue()
+    for _, core in zip(range(jobs), itertools.cycle(cores_here())):
+        cores.put(core)
+    with ProcessPoolExecutor(jobs, fresh, prepare_worker, (cache, cores)) as pool:
         futures = {pool.submit(run_part, part): part for part in parts}
         for future in as_completed(futures):
             yield futures[future], future.result()
 
 
-def prepare_worker(cache: Path) -> None:
-    """What one worker has compiled, the others read."""
+def prepare_worker(cache: Path, cores: Any) -> None:
+    """A core of its own for each: all of them would have as many threads as there are cores.
+
+    What one has compiled, the others read.
+    """
+    if hasattr(os, "sched_setaffinity"):  # Linux
+        os.sched_setaffinity(0, {cores.get()})
     on_cpu()
     jalax.runtime.compilation_cache(cache)
+
+
+def cores_here() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def on_cpu() -> None:

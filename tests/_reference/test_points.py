@@ -85,7 +85,7 @@ def test_the_mode_of_a_skewed_density(first, x64):
 @pytest.mark.slow_cases("4")
 @pytest.mark.parametrize("dimension", [1, 4])
 def test_points_in_blocks_are_the_points(dimension, x64, monkeypatch):
-    """A quarter of them are the points of a smaller pass, all four blocks those of one block."""
+    """A quarter of them are the points of a smaller pass, all blocks those of one block."""
 
     def log_joint(theta, x, y):
         log_normal = jax.scipy.stats.norm.logpdf
@@ -95,13 +95,14 @@ def test_points_in_blocks_are_the_points(dimension, x64, monkeypatch):
     y = np.random.default_rng(0).poisson(3.0, size=(5, dimension))
     model = jalax.GroupedModel(log_joint, jnp.zeros(dimension), jnp.asarray(y, float))
 
-    def look(num, blocks):
+    def look(num, few=False):
         modes = jnp.zeros((5, dimension))
-        seen = group_points.look(KEY, model, jnp.array([1.0, -0.5]), modes, num, True, blocks, 1)
+        seen = group_points.look(KEY, model, jnp.array([1.0, -0.5]), modes, num, True, few, 1)
         return seen.log_p, seen.score, seen.missing, seen.dead
 
-    whole = look(256, 1), look(64, 1)
+    whole = {num: look(num) for num in (64, 256, 1024)}
     monkeypatch.setattr(group_points, "WORTH_BLOCKS", 0)
-    for blocks, expected in zip((4, 1), whole, strict=True):
-        for ours, theirs in zip(look(256, blocks), expected, strict=True):
+    assert [group_points.num_blocks(model, num) for num in whole] == [4, 4, 8]
+    for num, few, same in ((256, False, 256), (256, True, 64), (1024, False, 1024), (1024, True, 256)):
+        for ours, theirs in zip(look(num, few), whole[same], strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-9)

@@ -247,12 +247,12 @@ class Scoring(Algorithm):
         """The passes of a step, how many of them count, and the noise of legs."""
         climbing, here = memory.phase < MEASURING, memory.here
         if memory.path is None:
-            blocks = jnp.where(memory.phase == APPROACHING, 1, group_points.BLOCKS)
+            few = memory.phase == APPROACHING
             # Along a flow second derivatives have little noise: every other measurement will do.
             flows = group_points.flows(model, memory.trial)
             every = 2 if flows and self.num_measurements % 2 == 0 else 1
             curved = jnp.where(memory.sums.number % every == 0, group_points.CURVATURE_BLOCKS, 0)
-            shares = num, True, blocks, jnp.where(climbing, 1, curved), ~climbing
+            shares = num, True, few, jnp.where(climbing, 1, curved), ~climbing
             seen = group_points.look(key, model, theta, here.modes, *shares)
             if flows:
                 measured = group_points.with_metric(seen, here.complete, every)

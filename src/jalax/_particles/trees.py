@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
@@ -104,15 +105,34 @@ def run_if(predicate: Bool[Array, ""], function: Callable[[Tree], Tree], operand
 
 
 def map_in_batches(function: Callable, tree: Tree, size: int, shards: int = 1) -> Any:
-    """`function` of each entry along the leading axis, stacked, `size` entries at a time.
+    """`function` of each entry along the leading axis, stacked, `size` entries at a time or fewer.
 
-    Where the axis is spread over `shards` devices, each of them has its part of every batch.
+    All batches are of one size, so that the function is compiled once: the last one may begin with
+    entries of the one before. Where the axis is spread over `shards` devices, each of them has its
+    part of every batch.
     """
-    if shards == 1:
-        return lax.map(function, tree, batch_size=size)
-    apart = jax.tree.map(lambda x: jnp.swapaxes(_split_shards(x, shards), 0, 1), tree)
-    found = lax.map(jax.vmap(function), apart, batch_size=max(1, size // shards))
-    return jax.tree.map(lambda x: _merge_shards(jnp.swapaxes(x, 0, 1)), found)
+    if shards > 1:
+        apart = jax.tree.map(lambda x: jnp.swapaxes(_split(x, shards), 0, 1), tree)
+        found = map_in_batches(jax.vmap(function), apart, max(1, size // shards))
+        return jax.tree.map(lambda x: _merged(jnp.swapaxes(x, 0, 1)), found)
+    length = len(jax.tree.leaves(tree)[0])
+    number = -(-length // size)
+    size = -(-length // number)
+    starts = np.minimum(np.arange(number) * size, length - size)
+
+    def batch(start):
+        cut = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size), tree)
+        return jax.vmap(function)(cut)
+
+    found = lax.map(batch, jnp.asarray(starts))
+    again = number * size - length  # entries that two batches have
+
+    def joined(x):
+        if not again:
+            return _merged(x)
+        return jnp.concatenate([_merged(x[:-1]), x[-1, again:]])
+
+    return jax.tree.map(joined, found)
 
 
 def sum_over_batches(function: Callable, tree: Tree, size: int, shards: int = 1) -> Any:
@@ -120,7 +140,7 @@ def sum_over_batches(function: Callable, tree: Tree, size: int, shards: int = 1)
 
     `shards` as in `map_in_batches`.
     """
-    tree = jax.tree.map(lambda x: _split_shards(x, shards), tree)
+    tree = jax.tree.map(lambda x: _split(x, shards), tree)
     length, size = jax.tree.leaves(tree)[0].shape[1], max(1, size // shards)
     whole = length // size * size
 
@@ -129,7 +149,7 @@ def sum_over_batches(function: Callable, tree: Tree, size: int, shards: int = 1)
     @jax.checkpoint
     def part(start):
         batch = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, size, axis=1), tree)
-        return function(jax.tree.map(_merge_shards, batch))
+        return function(jax.tree.map(_merged, batch))
 
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, 0))
 
@@ -138,16 +158,16 @@ def sum_over_batches(function: Callable, tree: Tree, size: int, shards: int = 1)
 
     total, _ = lax.scan(add, zero, jnp.arange(0, whole, size))
     if whole < length:
-        rest = function(jax.tree.map(lambda x: _merge_shards(x[:, whole:]), tree))
+        rest = function(jax.tree.map(lambda x: _merged(x[:, whole:]), tree))
         total = jax.tree.map(jnp.add, total, rest)
     return total
 
 
-def _split_shards(x: Array, shards: int) -> Array:
+def _split(x: Array, shards: int) -> Array:
     return x.reshape((shards, -1, *x.shape[1:]))
 
 
-def _merge_shards(x: Array) -> Array:
+def _merged(x: Array) -> Array:
     return x.reshape((-1, *x.shape[2:]))
 
 

@@ -57,7 +57,11 @@ class Flow(NamedTuple):
         return scores + slopes @ self.shift.T + turned + jnp.einsum("pdd->p", self.turn)
 
     def calibrated(
-        self, weights: Float[Array, " N"], z: Float[Array, "N D"], slopes: Float[Array, "N D"]
+        self,
+        weights: Float[Array, " N"],
+        z: Float[Array, "N D"],
+        slopes: Float[Array, "N D"],
+        wanted: Bool[Array, ""] | bool,
     ) -> Float[Array, " N"]:
         """Weights near the given ones, at x = m + R z, for which Stein's identity is exact.
 
@@ -76,10 +80,10 @@ class Flow(NamedTuple):
         def covariance(v):
             return jnp.einsum("hn,hnk->hk", shares * jnp.einsum("hnk,hk->hn", centred, v), centred)
 
-        # Those of a Gaussian are not correlated: few rounds will do.
-        v, _ = jax.scipy.sparse.linalg.cg(covariance, means[::-1], maxiter=ROUNDS)
-        factor = 1 - jnp.einsum("hnk,hk->hn", centred, v)
-        return jnp.where(self.informs, (halves * factor).reshape(-1), weights)
+        # Those of a Gaussian are not correlated: few rounds will do, and of zeros none.
+        other = jnp.where(self.informs & wanted, means[::-1], 0.0)
+        v, _ = jax.scipy.sparse.linalg.cg(covariance, other, maxiter=ROUNDS)
+        return (halves * (1 - jnp.einsum("hnk,hk->hn", centred, v))).reshape(-1)
 
 
 def _stein_terms(z: Float[Array, "N D"], slopes: Float[Array, "N D"]) -> Float[Array, "N K"]:

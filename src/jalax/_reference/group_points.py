@@ -33,9 +33,10 @@ from jalax._runtime.processes import to_host
 # For I_c, a smooth function of x, whose points would cost most: so many in all groups together,
 # but in each at least a quarter of them, and where they take long at most a half.
 CURVATURE_POINTS = 32_768
-# Blocks of all points, of which one will do far from the maximum, where the points times the data
-# are more than so many numbers.
-BLOCKS, WORTH_BLOCKS = 4, 2**18
+# A pass visits its points in so many blocks, or in twice as many that are no smaller than this,
+# where the points times the data are more than so many numbers. Far from the maximum every fourth
+# block will do.
+BLOCKS, SMALL_BLOCK, WORTH_BLOCKS = 4, 128, 2**18
 # Of so many passes, and of all groups of a pass, weights are kept for their k-hat.
 KEPT_PASSES, KEPT_WEIGHTS = 8, 8192
 MODE_STEPS = 50  # of Newton's method; one or two where theta has hardly moved
@@ -149,7 +150,9 @@ def error_aimed_at(model: Model) -> float:
 
 def num_blocks(model: Model, num: int) -> int:
     """In how many blocks a pass visits its points."""
-    return BLOCKS if num * trees.size(model.data) > WORTH_BLOCKS else 1
+    if num * trees.size(model.data) <= WORTH_BLOCKS:
+        return 1
+    return BLOCKS if num < 2 * BLOCKS * SMALL_BLOCK else 2 * BLOCKS
 
 
 def flows(model: Model, theta: Float[Array, " P"]) -> bool:
@@ -186,19 +189,21 @@ def look(
     modes: Float[Array, "G D"],
     num: int,
     scores: bool = True,
-    blocks: Int[Array, ""] | int = BLOCKS,
+    few: Bool[Array, ""] | bool = False,
     curvature_blocks: Int[Array, ""] | int = CURVATURE_BLOCKS,
     informs: Bool[Array, ""] | bool = False,
 ) -> Pass:
     """One pass at theta, from the modes at a theta nearby, with `num` points a group.
 
-    Without `scores` those and the information are zero. Of the points so many `blocks` are visited,
-    of those for I_c so many `curvature_blocks`. Where the model has a flow, and it `informs`, the
+    Without `scores` those and the information are zero. Of `few` points a quarter of the blocks is
+    visited, and of those for I_c so many `curvature_blocks`. Where the model has a flow, and it `informs`, the
     information I_c - M has far less noise, but I_c is no longer I_c.
     """
     flat, unravel = ravel_pytree(theta)
     law = points.law_for(modes.shape[1])
-    share = num // 2 if num_blocks(model, num) > 1 else num
+    in_blocks = num_blocks(model, num)
+    blocks = jnp.where(few, max(1, in_blocks // BLOCKS), in_blocks)
+    share = num // 2 if in_blocks > 1 else num
     most = points.power_of_two(max(num // 4, min(share, CURVATURE_POINTS // model.num_groups)))
 
     def density(t, x, data):
@@ -208,7 +213,7 @@ def look(
         mode, value, root, log_det = follow_mode(lambda x: density(flat, x, data), mode)
         laplace = value + log_det + mode.size / 2 * LOG_2PI
         u = points.uniforms(key, num, mode.size, mode.dtype)
-        u = u.reshape(num_blocks(model, num), -1, mode.size)
+        u = u.reshape(in_blocks, -1, mode.size)
 
         def draw(u):
             z = lax.optimization_barrier(law.quantile(u))  # or XLA finds it twice
@@ -224,7 +229,7 @@ def look(
         shares = most, blocks, curvature_blocks
         return mode, laplace, *weighed(of_theta, flat, draw, u, along, *shares)
 
-    each = num * max(4 * flat.size if scores else 1, batching.data_size(model))
+    each = _held(model, num, most, flat.size) if scores else num * batching.data_size(model)
     keys = jax.random.split(key, model.num_groups)
     mode, laplace, x, log_weights, log_p, score, complete, missing, dead = over_groups(
         model, of_group, modes, keys, each=each
@@ -235,6 +240,14 @@ def look(
     dead, laplace = jnp.sum(dead), counted(model, laplace)
     carried = log_weights - log_p[:, None]
     return Pass(mode, x, log_weights, log_p, score, complete, missing, dead, laplace, carried)
+
+
+def _held(model: Model, num: int, curvature_points: int, parameters: int) -> int:
+    """Numbers that a pass with scores holds of a group: the points, and a block of them at work."""
+    visited = num // num_blocks(model, num)
+    bent = curvature_points // min(CURVATURE_BLOCKS, curvature_points) * parameters
+    each = max(4 * parameters, batching.data_size(model))
+    return max(4 * num * trees.size(model.latent), max(visited, bent) * each)
 
 
 def follow_mode(

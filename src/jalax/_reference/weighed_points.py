@@ -72,7 +72,7 @@ def weighed(
     some = slice(curvature_points)
     few = weights[some] / jnp.sum(weights[some])
     if flow is not None:
-        few = flow.calibrated(few, z[some], slopes[some])
+        few = flow.calibrated(few, z[some], slopes[some], curvature_blocks > 0)
     complete = _complete(density, theta, x[some], few, flow, curvature_blocks)
     visited = blocks * u.shape[1]
     log_p = moments.log_total - jnp.log(jnp.asarray(visited, u.dtype))
