@@ -103,6 +103,11 @@ def test_points_in_blocks_are_the_points(dimension, x64, monkeypatch):
     whole = {num: look(num) for num in (64, 256, 1024)}
     monkeypatch.setattr(group_points, "WORTH_BLOCKS", 0)
     assert [group_points.num_blocks(model, num) for num in whole] == [4, 4, 8]
-    for num, few, same in ((256, False, 256), (256, True, 64), (1024, False, 1024), (1024, True, 256)):
+    for num, few, same in (
+        (256, False, 256),
+        (256, True, 64),
+        (1024, False, 1024),
+        (1024, True, 256),
+    ):
         for ours, theirs in zip(look(num, few), whole[same], strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-9)
