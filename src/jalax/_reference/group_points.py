@@ -196,8 +196,8 @@ def look(
     """One pass at theta, from the modes at a theta nearby, with `num` points a group.
 
     Without `scores` those and the information are zero. Of `few` points a quarter of the blocks is
-    visited, and of those for I_c so many `curvature_blocks`. Where the model has a flow, and it `informs`, the
-    information I_c - M has far less noise, but I_c is no longer I_c.
+    visited, and of those for I_c so many `curvature_blocks`. Where the model has a flow, and it
+    `informs`, the information I_c - M has far less noise, but I_c is no longer I_c.
     """
     flat, unravel = ravel_pytree(theta)
     law = points.law_for(modes.shape[1])
