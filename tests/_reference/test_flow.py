@@ -107,3 +107,13 @@ def test_standard_errors_of_a_fit(x64):
     assert result.status == "converged"
     assert np.abs(np.linalg.solve(information, score) / exact).max() < 0.02
     np.testing.assert_allclose(result.standard_errors(), exact, rtol=0.01)
+
+
+def test_points_that_are_not_visited_have_no_say(x64, monkeypatch):
+    """Of all blocks but the first: the curvature in the mean is that of the prior, whatever x."""
+    monkeypatch.setattr(group_points, "WORTH_BLOCKS", 0)
+    model = jalax.GroupedModel(poisson, jnp.zeros(LATENTS), jnp.asarray(Y, float))
+    theta, modes = jnp.asarray(THETA, float), jnp.zeros((5, LATENTS), float)
+    seen = group_points.look(KEYS[0], model, theta, modes, 512, few=True, curvature_blocks=8)
+    assert np.isfinite(seen.log_weights).sum(axis=1).tolist() == [128] * 5
+    np.testing.assert_allclose(seen.complete[0, 0], Y.size * np.exp(-2 * THETA[1]), rtol=1e-9)

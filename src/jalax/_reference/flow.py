@@ -73,7 +73,8 @@ class Flow(NamedTuple):
         if 4 * terms.shape[2] > terms.shape[1]:  # the regression would have a noise of its own
             return weights
         halves = weights.reshape(2, -1)
-        shares = halves / jnp.sum(halves, axis=1, keepdims=True)
+        total = jnp.sum(halves, axis=1, keepdims=True)
+        shares = halves / jnp.where(total > 0, total, 1.0)  # what is not visited has no weight
         means = jnp.einsum("hn,hnk->hk", shares, terms)
         centred = terms - means[:, None]
 
