@@ -658,4 +658,18 @@ MUTANTS = [
         "jnp.sum(x, axis=0) for x in (score, complete, missing)",
         "_model/test_frequencies.py",
     ),
+    Mutant(
+        "a batch that begins with the entries of the one before",
+        "_particles/trees.py",
+        "x[-1, again:]",
+        "x[-1, : size - again]",
+        "_particles/test_trees.py",
+    ),
+    Mutant(
+        "points that were not visited in the regression of a flow",
+        "_reference/flow.py",
+        "shares = halves / jnp.where(total > 0, total, 1.0)",
+        "shares = halves / total",
+        "_reference/test_flow.py::test_points_that_are_not_visited_have_no_say",
+    ),
 ]
