@@ -27,7 +27,13 @@ from jalax._particles.trees import Tree
 from jalax._reference import points
 from jalax._reference.flow import flow_of, is_worth_it
 from jalax._reference.small_matrices import cholesky, inverse_of_lower
-from jalax._reference.weighed_points import CURVATURE_BLOCKS, weighed, weighed_only, zero_of
+from jalax._reference.weighed_points import (
+    CURVATURE_BLOCKS,
+    curvature_blocks_of,
+    weighed,
+    weighed_only,
+    zero_of,
+)
 from jalax._runtime.processes import to_host
 
 # For I_c, a smooth function of x, whose points would cost most: so many in all groups together,
@@ -229,7 +235,7 @@ def look(
         shares = most, blocks, curvature_blocks
         return mode, laplace, *weighed(of_theta, flat, draw, u, along, *shares)
 
-    each = _held(model, num, most, flat.size) if scores else num * batching.data_size(model)
+    each = _held(model, num, most, flat) if scores else num * batching.data_size(model)
     keys = jax.random.split(key, model.num_groups)
     mode, laplace, x, log_weights, log_p, score, complete, missing, dead = over_groups(
         model, of_group, modes, keys, each=each
@@ -242,12 +248,15 @@ def look(
     return Pass(mode, x, log_weights, log_p, score, complete, missing, dead, laplace, carried)
 
 
-def _held(model: Model, num: int, curvature_points: int, parameters: int) -> int:
-    """Numbers that a pass with scores holds of a group: the points, and a block of them at work."""
-    visited = num // num_blocks(model, num)
-    bent = curvature_points // min(CURVATURE_BLOCKS, curvature_points) * parameters
-    each = max(4 * parameters, batching.data_size(model))
-    return max(4 * num * trees.size(model.latent), max(visited, bent) * each)
+def _held(model: Model, num: int, curvature_points: int, theta: Float[Array, " P"]) -> int:
+    """Numbers that a pass with scores holds of a group: all its points, and what is at work."""
+    latents = trees.size(model.latent)
+    at_work = num // num_blocks(model, num)
+    # Second derivatives have a direction for each number of theta, the flow's third ones one more.
+    bent = curvature_points // curvature_blocks_of(curvature_points) * theta.size
+    turned = theta.size * latents if flows(model, theta) else 0
+    each = max(4 * theta.size, batching.data_size(model))
+    return max(4 * num * latents, max(at_work, bent, turned) * each)
 
 
 def follow_mode(

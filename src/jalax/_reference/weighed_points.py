@@ -137,6 +137,11 @@ def _merged(a: _Moments, b: _Moments) -> _Moments:
     return _Moments(top + jnp.log(total), *means, covariance)
 
 
+def curvature_blocks_of(points: int) -> int:
+    """In how many blocks so many points are visited for I_c."""
+    return max(1, min(CURVATURE_BLOCKS, points // SMALLEST_BLOCK))
+
+
 def _complete(
     density: Callable,
     theta: Float[Array, " P"],
@@ -146,7 +151,7 @@ def _complete(
     blocks: Int[Array, ""] | int,
 ) -> Float[Array, "P P"]:
     """I_c by the first so many blocks of these points, which the flow moves along with theta."""
-    number = max(1, min(CURVATURE_BLOCKS, x.shape[0] // SMALLEST_BLOCK))
+    number = curvature_blocks_of(len(x))
     # Of mean one: in float32 small ones times the derivatives of a small density would be zero.
     weights = (weights / jnp.mean(weights)).reshape(number, -1)
     x = x.reshape(*weights.shape, -1)
