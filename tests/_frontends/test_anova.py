@@ -86,7 +86,6 @@ def many_groups():
     return {"y": rng.poisson(np.exp(eta)), "x": x, **names}
 
 
-@pytest.mark.slow
 def test_one_more_variance_over_many_groups():
     """Also: fits whose rows lie in other groups, 40 of six and 80 of three."""
     data = many_groups()
