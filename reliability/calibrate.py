@@ -229,7 +229,7 @@ def computed(parts: list[Part], jobs: int, cache: Path) -> Iterator[tuple[Part, 
     # A fresh interpreter each: JAX has threads, and a fork would copy their locks.
     fresh = multiprocessing.get_context("spawn")
     cores = fresh.Queue()
-    for _, core in zip(range(jobs), itertools.cycle(cores_here())):
+    for core in itertools.islice(itertools.cycle(cores_here()), jobs):
         cores.put(core)
     with ProcessPoolExecutor(jobs, fresh, prepare_worker, (cache, cores)) as pool:
         futures = {pool.submit(run_part, part): part for part in parts}
@@ -242,16 +242,15 @@ def prepare_worker(cache: Path, cores: Any) -> None:
 
     What one has compiled, the others read.
     """
-    if hasattr(os, "sched_setaffinity"):  # Linux
-        os.sched_setaffinity(0, {cores.get()})
+    if (core := cores.get()) is not None:
+        os.sched_setaffinity(0, {core})
     on_cpu()
     jalax.runtime.compilation_cache(cache)
 
 
-def cores_here() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+def cores_here() -> list[int | None]:
+    """None: only Linux can tie a process to a core."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
 
 
 def on_cpu() -> None:
