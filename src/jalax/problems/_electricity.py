@@ -23,8 +23,8 @@ ALTERNATIVES = 4
 
 def _log_joint(theta: dict[str, Array], u: Float[Array, "6"], data: Any) -> Array:
     coefficients = theta["mu"] + jnp.exp(theta["log_sd"]) * u
-    # Utilities less that of the chosen supplier, which is 0. One matrix, and the alternatives first:
-    # XLA is half as fast with a product of three axes, or a sum along the last and short one.
+    # Utilities less that of the chosen supplier, which is 0. One matrix, with the alternatives
+    # first: XLA is half as fast with a product of three axes, or a sum along the last, short one.
     offers = jnp.moveaxis(data["behind"], 1, 0).reshape(-1, len(ATTRIBUTES))
     behind = jnp.matmul(offers, coefficients, precision="highest")
     rows = -jax.nn.logsumexp(behind.reshape(ALTERNATIVES, -1), axis=0)
