@@ -483,6 +483,27 @@ MUTANTS = [
         "_reference/test_points.py _algorithms/test_scoring.py",
     ),
     Mutant(
+        "groups left in the order of their sizes",
+        "_model/evaluation.py",
+        "leaf[back], found)",
+        "leaf, found)",
+        "_model/test_nested_model.py",
+    ),
+    Mutant(
+        "the units of a batch counted by its smallest group",
+        "_model/inner.py",
+        "most_of_all(jnp.max(count, axis=0))",
+        "most_of_all(jnp.min(count, axis=0))",
+        "_model/test_nested_model.py",
+    ),
+    Mutant(
+        "the last step of Scoring from where the climb was, not from where it measured",
+        "_algorithms/scoring.py",
+        "theta = jnp.where(accepted | ~climbing, memory.trial, flat)",
+        "theta = jnp.where(climbing & accepted, memory.trial, flat)",
+        "_algorithms/test_scoring.py",
+    ),
+    Mutant(
         "a flow without its divergence",
         "_reference/flow.py",
         '+ turned + jnp.einsum("pdd->p", self.turn)',

@@ -9,8 +9,10 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import jalax
+from jalax._model import evaluation
 
-SIZES = (7, 1, 3)  # units of the groups
+SIZES = (19, 1, 3, 2, 1, 4, 1, 9, 2, 5, 3)  # units of the groups
+LABELS = "abcdefghijk"
 
 
 def normal(x, mean, sd):
@@ -38,7 +40,7 @@ def reads(theta, u, data):
 def table():
     rng = np.random.default_rng(4)
     unit = np.repeat(np.arange(sum(SIZES)), rng.integers(1, 4, sum(SIZES)))
-    group = np.repeat(np.array(["a", "b", "c"]), SIZES)[unit]
+    group = np.repeat(np.array(list(LABELS)), SIZES)[unit]
     rows = {"unit": unit, "group": group, "y": rng.normal(size=unit.size)}
     order = rng.permutation(unit.size)
     return {name: values[order] for name, values in rows.items()}
@@ -72,15 +74,32 @@ def test_a_gaussian_unit_has_its_closed_form(options, precision):
     theta = jax.tree.map(jnp.asarray, THETA)
     log_joint = jax.jit(jax.vmap(model.log_joint.function, in_axes=(None, None, 0)))
     for u in (-0.5, 1.0):
-        expected = [exact(group, u) for group in "abc"]
+        expected = [exact(group, u) for group in LABELS]
         found = log_joint(theta, jnp.asarray(u), model.data)
         np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_groups_keep_their_order_and_their_gradients(x64):
+    """Those with about as many units are visited together, and of each only the units it has."""
+    model, theta = nested(reads=reads), jax.tree.map(jnp.asarray, THETA)
+    u = np.linspace(-1.0, 1.0, len(SIZES))
+    visit = evaluation.evaluate(model, theta, jnp.asarray(u)[:, None])
+    expected = [exact(group, at) for group, at in zip(LABELS, u, strict=True)]
+    np.testing.assert_allclose(visit.log_joint[:, 0], expected, atol=1e-6)
+    step = 1e-4
+    ahead, behind = (
+        [exact(group, at + by) for group, at in zip(LABELS, u, strict=True)] for by in (step, -step)
+    )
+    slopes = (np.array(ahead) - np.array(behind)) / (2 * step)
+    np.testing.assert_allclose(visit.grad_x[:, 0], slopes, atol=1e-5)
+    mean = evaluation.pull(visit, jnp.ones((len(SIZES), 1))).grad_theta["mean"]
+    np.testing.assert_allclose(mean, np.sum((u - 0.3) / 0.64), atol=1e-9)
 
 
 @pytest.mark.slow
 def test_the_evidence_is_the_closed_form():
     evidence = jalax.log_evidence(nested(reads=reads), THETA, key=jax.random.key(0))
-    expected = sum(exact(group) for group in "abc")
+    expected = sum(exact(group) for group in LABELS)
     assert abs(evidence.value - expected) < 4.5 * max(evidence.error, 1e-4)
 
 
@@ -104,7 +123,7 @@ def test_a_fit_has_the_latents_of_groups_and_units():
     result = jalax.fit(nested(reads=reads), THETA, fixed={"sd": 1.4}, key=jax.random.key(0))
     rows, above, below = table(), 0.0, 0.0
     laws = {}
-    for group in "abc":
+    for group in LABELS:
         here = rows["group"] == group
         unit = rows["unit"][here]
         covariance = 1.4**2 * (unit[:, None] == unit) + 0.25 * np.eye(unit.size) + 0.64
@@ -115,7 +134,7 @@ def test_a_fit_has_the_latents_of_groups_and_units():
     here, covariance = laws["a"]
     away = np.linalg.solve(covariance, rows["y"][here] - above / below)
     weights, particles = np.asarray(result.weights)[0], result.particles
-    assert particles["inner"].shape == (3, weights.size, 7)
+    assert particles["inner"].shape == (len(SIZES), weights.size, max(SIZES))
     u = above / below + 0.64 * away.sum()
     assert weights @ np.asarray(particles["outer"])[0] == pytest.approx(u, abs=0.03)
     for k, unit in enumerate(np.unique(rows["unit"][here])):
@@ -143,7 +162,7 @@ def test_units_and_groups_must_fit():
 
     with pytest.raises(ValueError, match=r"the latent of a unit has 3 numbers.*GroupedModel"):
         model(latent=jnp.zeros(3))
-    with pytest.raises(ValueError, match=r"4 groups and Inner.within names 3: every group needs"):
+    with pytest.raises(ValueError, match=r"4 groups and Inner.within names 11: every group needs"):
         model(data={"size": jnp.zeros(4)})
     with pytest.raises(ValueError, match=r"lead with the units, of which Inner.within names 10"):
         model(within=units.within[:10])

@@ -17,6 +17,7 @@ from jalax._reference.group_points import Sums
 LONGEST = 3.0  # standard errors that theta may move in the first step
 # Along less than this share of the complete-data information: in standard errors of complete data.
 FLAT, FLAT_LONGEST = 0.01, 4.5
+REGULAR = 0.05  # the same: where all have more, and no standard error is wide, steps shrink fast
 LEAST_SHARE = 1e-6  # of the complete-data information, that points can tell from zero
 NOISE = 300  # the same for rounding, between two parameters, in units of the last place
 GOOD, BAD = 0.5, 0.1  # shares of the rise of log p foreseen that make later steps longer or shorter
@@ -32,9 +33,12 @@ class Step(NamedTuple):
     length: Float[Array, ""]  # in standard errors, before it is shortened
     taken: Float[Array, ""]  # and after
     rise: Float[Array, ""]  # of log p, if it is the parabola that it looks like here
+    regular: Bool[Array, ""]  # no direction is nearly flat, and hardly any is damped
 
 
-def newton_step(theta, score, complete, missing, damping, longest) -> Step:
+def newton_step(
+    theta, score, complete, missing, damping, longest, few_points: bool = False
+) -> Step:
     """The next step from theta, no longer than so many standard errors.
 
     Where the observed information is not positive definite the size of its eigenvalues counts, and
@@ -52,11 +56,14 @@ def newton_step(theta, score, complete, missing, damping, longest) -> Step:
     length = jnp.sqrt(jnp.sum(jnp.abs(along * step)))
     taken = jnp.minimum(length, longest)
     step = step * taken / jnp.maximum(length, 1e-30)
-    # A parabola says little about those that have, and the others must keep up with them.
-    most = jnp.where(share < FLAT, FLAT_LONGEST, jnp.inf)
+    # A parabola says little about those that have, and the others must keep up with them. To few
+    # points a direction may look flat that is not: there, too, what rose as foreseen goes further.
+    flat_longest = FLAT_LONGEST * (longest / LONGEST if few_points else 1)
+    most = jnp.where(share < FLAT, flat_longest, jnp.inf)
     step = jnp.clip(step, -most, most)
     rise = jnp.sum(step * (along - size * step / 2))
-    return Step(scale * (axes @ step), length, taken, rise)
+    regular = jnp.all(share > jnp.maximum(REGULAR, 10 * damping)) & ~jnp.any(wide)
+    return Step(scale * (axes @ step), length, taken, rise, regular)
 
 
 def _is_wide(share, axes, theta) -> Bool[Array, " P"]:

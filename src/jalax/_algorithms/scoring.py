@@ -24,6 +24,7 @@ from jalax._algorithms.scoring_state import (
     APPROACHING,
     CLIMBING,
     DONE,
+    LOOKING,
     MEASURING,
     Here,
     Memory,
@@ -44,8 +45,9 @@ from jalax._reference.group_points import Pass
 from jalax._reference.mode_search import DENSE_UP_TO
 from jalax._runtime.nodes import register_dataclass
 
-SHORTEST = 1e-3  # standard errors of a step that is not worth taking
-NEAR_ENOUGH = 0.3  # of one after which all points are worth their time
+NEAR_ENOUGH = 0.3  # standard errors of a step after which all points are worth their time
+SHORTEST = 1e-3  # of one that is not worth taking
+SHORT = 0.05  # of one after which, if no direction is flat, nothing is left but the last step
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
 # By legs log p has noise, and a step has it in each number of theta: the first is times their root.
@@ -213,7 +215,7 @@ class Scoring(Algorithm):
             of_score = self.num_measurements * THETA_BY_LEGS**2
             after = _with_legs(after, noise, of_log_p, of_score)
         after = trees.select(climbing, after, self._measure(model, memory, passes, number))
-        theta = jnp.where(climbing & accepted, memory.trial, flat)
+        theta = jnp.where(accepted | ~climbing, memory.trial, flat)
         ended = (after.phase == DONE) & (memory.phase != DONE)
         last, length = newton.last_step(after.sums)
         theta = jnp.where(ended, theta + last, theta)
@@ -237,9 +239,8 @@ class Scoring(Algorithm):
             seen.dead,
             after.phase,
         )
-        theta = unravel(theta)
         base = state.log_evidence_base
-        return State(state.step + 1, theta, particles, log_weights, base, after), info
+        return State(state.step + 1, unravel(theta), particles, log_weights, base, after), info
 
     def _look(
         self, key, model: Model, theta: Tree, num: int, memory: Memory
@@ -247,12 +248,13 @@ class Scoring(Algorithm):
         """The passes of a step, how many of them count, and the noise of legs."""
         climbing, here = memory.phase < MEASURING, memory.here
         if memory.path is None:
-            few = memory.phase == APPROACHING
+            few = memory.phase <= APPROACHING
             # Along a flow second derivatives have little noise: every other measurement will do.
             flows = group_points.flows(model, memory.trial)
             every = 2 if flows and self.num_measurements % 2 == 0 else 1
             curved = jnp.where(memory.sums.number % every == 0, group_points.CURVATURE_BLOCKS, 0)
-            shares = num, True, few, jnp.where(climbing, 1, curved), ~climbing
+            some = jnp.where(memory.phase == LOOKING, 0, group_points.climb_blocks(model))
+            shares = num, True, few, jnp.where(climbing, some, curved), ~climbing
             seen = group_points.look(key, model, theta, here.modes, *shares)
             if flows:
                 measured = group_points.with_metric(seen, here.complete, every)
@@ -275,17 +277,20 @@ class Scoring(Algorithm):
         one_more = memory.rejected + jnp.where(memory.rejected < 0, -1, 1)
         rejected = jnp.where(accepted, 0, one_more).astype(jnp.int32)
         known = here.score, here.complete, here.missing
-        step = newton.newton_step(theta, *known, damping, longest)
+        step = newton.newton_step(theta, *known, damping, longest, memory.path is None)
         gained = jnp.where(memory.rejected < 0, jnp.inf, rise)
         pace = newton.next_pace(memory.pace, jnp.where(accepted, gained, 0.0))
-        arrived = accepted & (self._has_arrived(memory, step) | newton.stands_still(pace))
+        short = self._has_arrived(memory, step)
+        arrived = accepted & (short | newton.stands_still(pace))
         ends = arrived | (jnp.abs(rejected) > MAX_REJECTED) | (so_far >= MAX_CLIMB)
         first = memory.phase == APPROACHING
+        # By points a short step is no noise, and is taken.
+        goes_on = arrived & (first | (short & step.regular & (memory.path is None)))
         # With all points log p is another: there is nothing yet to compare a trial with.
         next_phase, none_yet = jnp.where(first, CLIMBING, MEASURING), jnp.where(first, -1, 0)
         return memory._replace(
             phase=jnp.where(ends, next_phase, memory.phase).astype(jnp.int32),
-            trial=jnp.where(ends & ~(first & arrived), theta, theta + step.step),
+            trial=jnp.where(ends & ~goes_on, theta, theta + step.step),
             taken=step.taken,
             foreseen=jnp.where(ends, 0.0, step.rise),
             longest=longest,
@@ -299,7 +304,8 @@ class Scoring(Algorithm):
     def _has_arrived(memory: Memory, step: newton.Step) -> Bool[Array, ""]:
         """The next step is not worth taking, or it is noise."""
         if memory.path is None:
-            return step.length < jnp.where(memory.phase == APPROACHING, NEAR_ENOUGH, SHORTEST)
+            shortest = jnp.where(step.regular, SHORT, SHORTEST)
+            return step.length < jnp.where(memory.phase == APPROACHING, NEAR_ENOUGH, shortest)
         # Two passes of legs with a whole step between them can tell.
         whole = (memory.path.num_temperatures > 0) & (memory.foreseen > 0) & (memory.rejected == 0)
         short = step.length < SHORTEST_BY_LEGS * step.step.size**0.5

@@ -11,6 +11,7 @@ from jalax._reference import leg
 from jalax._reference.group_points import Pass, Sums
 
 APPROACHING, CLIMBING, MEASURING, DONE = range(4)
+LOOKING = -1  # as when approaching, but for the modes and log p alone
 
 
 class Here(NamedTuple):

@@ -21,7 +21,7 @@ from jalax._model.frequencies import on_the_host
 from jalax._model.model import Model
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
-from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Program
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, jit
 from jalax._runtime.processes import to_host, to_host_in_double
 
 # By which log p may be off in all before a word is said.
@@ -57,7 +57,8 @@ def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
     return added
 
 
-def _log_joint(model: Model, theta: Tree, modes: Any, finer: bool = False) -> jax.Array:
+@jit(LEVEL_0_OLD_EMITTERS, static_argnames="finer")
+def _at_modes(model: Model, theta: Tree, modes: Any, finer: bool = False) -> jax.Array:
     if finer:
         function: Any = model.outside.finer
         particles = jax.vmap(ravel_latent(model)[1])(jnp.asarray(modes))
@@ -66,6 +67,3 @@ def _log_joint(model: Model, theta: Tree, modes: Any, finer: bool = False) -> ja
     _, unravel = ravel_latent(model)
     particles = jax.tree.map(lambda x: x[:, None], jax.vmap(unravel)(jnp.asarray(modes)))
     return evaluation.log_joint(model, theta, particles)[:, 0]
-
-
-_at_modes = Program(_log_joint, small=LEVEL_0_OLD_EMITTERS, large={}, static_argnames=("finer",))

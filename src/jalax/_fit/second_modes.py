@@ -2,7 +2,7 @@
 
 Its points lie around one mode of each group, the one nearest to where the search began. Here the
 search begins elsewhere: as far away as the posterior is wide many times over, and where a mirror
-puts the mode. The pass that climbs does this, too: nothing is compiled.
+puts the mode. The program of the climb does this, too: nothing is compiled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jalax._algorithms.scoring_state import APPROACHING
+from jalax._algorithms.scoring_state import LOOKING
 from jalax._model.evaluation import ravel_latent
 from jalax._model.frequencies import on_the_host
 from jalax._model.model import Model
@@ -78,6 +78,6 @@ def _looking_from(state: State, modes: np.ndarray) -> State:
     """The state of a climb about to look at theta, with its searches beginning there."""
     memory, (theta, _) = state.memory, ravel_pytree(state.theta)
     here = memory.here._replace(modes=np.asarray(modes, memory.here.modes.dtype))
-    known = {"phase": APPROACHING, "rejected": -1}  # few points, and nothing to compare them with
+    known = {"phase": LOOKING, "rejected": -1}  # there is nothing to compare it with
     numbers = {name: np.asarray(x, np.int32) for name, x in known.items()}
     return state._replace(memory=memory._replace(trial=theta, here=here, **numbers))

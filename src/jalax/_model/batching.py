@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from jalax._particles import trees
 from jalax._particles.trees import Tree
@@ -27,6 +28,15 @@ IN_MEMORY = 2**26
 # Bytes that a visit of all particles of a model without groups may hold on a CPU, and those of a
 # block for each core where it would hold more (smaller blocks leave a core idle).
 CACHED, BLOCK = 2**26, 2**23
+
+
+def zero_of(x: Array) -> Array:
+    """0, which vmap takes for as batched as x.
+
+    A loop that begins with numbers of all groups, and not with a constant, is traced once less.
+    """
+    zero = jnp.zeros((), x.dtype)
+    return jnp.where(jnp.isnan(x.reshape(-1)[0]), zero, zero)  # and not NaN, as 0 * x could be
 
 
 def groups_at_once(model: Model, each: int) -> int | None:

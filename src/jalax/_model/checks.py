@@ -16,7 +16,7 @@ from jalax._model.types import Cloud
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime.arguments import level_of_user
-from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, Program, jit
+from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, jit
 from jalax._runtime.processes import to_host
 
 NOT_FINITE = (
@@ -179,7 +179,7 @@ def raised_inside(name: str, arguments: dict[str, Tree]) -> str:
 
 def check_start(model: Model, theta: Tree, cloud: Cloud, weighted: bool = True) -> None:
     inputs = model, theta, cloud.particles
-    value, alive = (_look if is_concrete(inputs) else look)(*inputs)
+    value, alive = look(*inputs)
     if is_concrete((value, cloud.log_weights)):
         check_values(value, alive, cloud.log_weights, weighted)
         warn_of_scales(cloud.particles)
@@ -195,7 +195,7 @@ def check_example(model: Model, theta: Tree, weighted: bool) -> None:
     particles = jax.tree.map(
         lambda leaf: np.broadcast_to(np.asarray(leaf), (*lead, *np.shape(leaf))), model.latent
     )
-    value, alive = to_host(_look(model, theta, particles))
+    value, alive = to_host(look(model, theta, particles))
     bad = ~np.isfinite(value[:, 0])
     if bad.any():
         group = int(np.argmax(bad))
@@ -222,13 +222,11 @@ def _not_finite(model: Model) -> str:
     return ""
 
 
+@jit(LEVEL_0_OLD_EMITTERS)
 def look(model: Model, theta: Tree, particles: Tree):
     """log p of the start particles, and which of them have a finite gradient in x."""
     visit = evaluation.evaluate(model, theta, particles)
     return visit.log_joint, visit.alive
-
-
-_look = Program(look, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1)
 
 
 def warn_of_scales(particles: Tree) -> None:
@@ -255,7 +253,7 @@ def _warn_of_walls(model: Model, theta: Tree, particles: Tree) -> None:
     The start's own particles do not show it where they were resampled by weight.
     """
     wide = _twice_as_far(particles)
-    value = to_host(_look(model, theta, wide)[0])
+    value = to_host(look(model, theta, wide)[0])
     if not np.isneginf(value).any():
         return
     share = float(np.mean(np.isneginf(value) & ~to_host(_is_steep(model, theta, wide))))
@@ -268,12 +266,10 @@ def _warn_of_walls(model: Model, theta: Tree, particles: Tree) -> None:
         )
 
 
-def _doubled(particles: Tree) -> Tree:
+@jit(LEVEL_0_OLD_EMITTERS)
+def _twice_as_far(particles: Tree) -> Tree:
     middle = jax.tree.map(lambda x: jnp.mean(x, axis=1, keepdims=True), particles)
     return jax.tree.map(lambda x, m: m + 2 * (x - m), particles, middle)
-
-
-_twice_as_far = Program(_doubled, small=LEVEL_0_OLD_EMITTERS, large=LEVEL_1)
 
 
 @jit(LEVEL_1)

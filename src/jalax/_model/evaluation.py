@@ -21,6 +21,9 @@ from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, jit
 from jalax._runtime.function_keys import Static
 
+# Groups with units within them, of very different numbers, are visited in so many batches.
+BATCHES_ALIKE, FEWEST_ALIKE = 8, 8
+
 
 def log_joint(model: Model, theta: Tree, particles: Tree) -> Float[Array, "G N"]:
     """log p_theta(x, y) of every particle of every group."""
@@ -223,11 +226,23 @@ def over_groups(model: Model, function: Callable, *args: Any, each: int | None =
         squeezed = jax.tree.map(lambda leaf: leaf[0], args)
         return jax.tree.map(lambda leaf: leaf[None], function(*squeezed, model.data))
     size = batching.groups_at_once(model, 100 * batching.data_size(model) if each is None else each)
+    groups, several = (*args, model.data), batching.shards(model, "groups")
+    if model.outside.units is not None and several == 1:
+        return _alike_together(model, function, groups, size)
     if size is None:
-        return jax.vmap(function)(*args, model.data)
-    groups = (*args, model.data)
-    several = batching.shards(model, "groups")
+        return jax.vmap(function)(*groups)
     return trees.map_in_batches(lambda group: function(*group), groups, size, several)
+
+
+def _alike_together(model: Model, function: Callable, groups: tuple, size: int | None) -> Any:
+    """Batches of groups with about as many units: none of them waits long for the largest."""
+    assert model.outside.units is not None
+    size = min(size or model.num_groups, max(FEWEST_ALIKE, -(-model.num_groups // BATCHES_ALIKE)))
+    order = jnp.argsort(jax.vmap(model.outside.units)(model.data))
+    groups = jax.tree.map(lambda leaf: leaf[order], groups)
+    found = trees.map_in_batches(lambda group: function(*group), groups, size)
+    back = jnp.argsort(order)
+    return jax.tree.map(lambda leaf: leaf[back], found)
 
 
 def sum_over_groups(model: Model, function: Callable, *args: Any, each: int) -> Any:

@@ -13,7 +13,6 @@ differentiated: all derivatives are those of the integrand at points that stand 
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +22,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from jalax._model import batching
+from jalax._model.inner_places import At as At
+from jalax._model.inner_places import LogDensity, Place, find_place, itself, times
 from jalax._particles.trees import Tree
 
 UP_TO = 2  # inner latents of a unit
@@ -30,14 +32,8 @@ LOCAL_UP_TO = 12  # values that a unit reads
 NUM_POINTS = 16  # of each of them
 BEND = 0.4
 REACH, GROWTH = 5.0, 0.3  # of t with so many points, and how it grows with more
-NEWTON_STEPS = 40
+AT_ONCE = 8  # units
 IMPOSSIBLE = -1e30  # of a log-density, in the place of -inf: zero times that is NaN
-NEAR = 1e-2  # of log p, by which a mode may be missed: points may lie anywhere near it
-
-# (known, at): (M,), the log-density of each unit. `at()` is v of all units, (M, d); `at(spread)` is
-# `spread(v)`, where that looks rows up, or repeats them.
-At = Callable[..., Array]
-LogDensity = Callable[[Tree, At], Array]
 
 
 class Rule(NamedTuple):
@@ -56,14 +52,6 @@ def rule(num: int) -> Rule:
     edges = np.sinh(BEND * (t[:, None] + step * np.array([-0.5, 0.5]))) / BEND
     log_weights = np.log(step * np.cosh(BEND * t))
     return Rule(np.sinh(BEND * t) / BEND, log_weights, edges[:, 0], edges[:, 1])
-
-
-class Place(NamedTuple):
-    """Where the points of each unit lie."""
-
-    mode: Float[Array, "M d"]
-    root: Float[Array, "M d d"]  # R R' is the inverse Hessian
-    log_det: Float[Array, " M"]  # of R
 
 
 def log_integrals(
@@ -86,8 +74,11 @@ def log_integrals_of(
     data: Tree,
     start: Float[Array, "M d"],
     num: int = NUM_POINTS,
+    count: Any = None,
 ) -> Float[Array, " M"]:
     """As `log_integrals` with (local, data) known, where a unit reads its own row of `local`.
+
+    Only the first `count` units are there, if it is given; what the others have does not count.
 
     The values of `local` (linear predictors, a standard deviation) are fewer than the numbers of
     theta that they are made of. So the second derivatives are taken of them, and those of theta
@@ -95,35 +86,82 @@ def log_integrals_of(
     """
     if local.shape[1] > LOCAL_UP_TO:
         return log_integrals(log_density, (local, data), start, num)
-    place = find_place(log_density, (local, data), start)
+
+    def found(local, data, start):
+        return find_place(log_density, (local, data), start)
 
     def plain(local, data, place):
         return _summed(log_density, (local, data), place, num)
 
-    @jax.custom_jvp
-    def value(local, data, place):
-        return plain(local, data, place)
+    def gradient(local, data, place):
+        return jax.grad(lambda local: jnp.sum(plain(local, data, place)))(local)
+
+    def both(local, data, place):
+        return _mean_and_hessians(log_density, local, data, place, num)
 
     @jax.custom_jvp
-    def slope(local, data, place):
-        return jax.grad(lambda local: jnp.sum(plain(local, data, place)))(local)
+    def value(count, local, *others):
+        return _in_turn(plain, count, local, *others)
+
+    @jax.custom_jvp
+    def slope(count, local, *others):
+        return _in_turn(gradient, count, local, *others)
 
     @value.defjvp
     def _(primals, tangents):
-        return value(*primals), jnp.sum(slope(*primals) * tangents[0], axis=1)
+        return value(*primals), jnp.sum(slope(*primals) * tangents[1], axis=1)
 
     @slope.defjvp
     def _(primals, tangents):
-        local, data, place = primals
-        mean, hessians = _mean_and_hessians(log_density, local, data, place, num)
-        return mean, jnp.sum(hessians * tangents[0].T[:, :, None], axis=0)
+        mean, hessians = _in_turn(both, *primals)
+        return mean, jnp.sum(hessians * tangents[1][:, :, None], axis=1)
 
-    return value(local, data, place)
+    place = _in_turn(found, count, *lax.stop_gradient((local, data, start)))
+    return value(count, local, data, place)
+
+
+def _in_turn(function: Callable, count: Any, *units: Tree) -> Tree:
+    """`function(*units)`, which all lead with the units, for a few of them at a time.
+
+    Beyond the first `count` there are zeros, or what belongs to other units. Nothing may be
+    differentiated from outside: the number of rounds is not known beforehand.
+    """
+    length = len(jax.tree.leaves(units)[0])
+    if count is None or length <= AT_ONCE:
+        return function(*units)
+
+    def cut(start):
+        return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, AT_ONCE), units)
+
+    def turn(k, found):
+        start = jnp.minimum(k * AT_ONCE, length - AT_ONCE)
+        new = function(*cut(start))
+        return jax.tree.map(
+            lambda x, part: lax.dynamic_update_slice_in_dim(x, part, start, 0), found, new
+        )
+
+    zero = batching.zero_of(jax.tree.leaves(units)[0])
+    none = jax.tree.map(
+        lambda x: jnp.zeros((length, *x.shape[1:]), x.dtype) + zero.astype(x.dtype),
+        jax.eval_shape(lambda: function(*cut(0))),
+    )
+    return lax.fori_loop(0, -(-most_of_all(count) // AT_ONCE), turn, none)
+
+
+@jax.custom_batching.custom_vmap
+def most_of_all(count: Array) -> Array:
+    """The number itself, and under vmap the largest of the batch: one number for all of it."""
+    return count
+
+
+@most_of_all.def_vmap
+def _(size: int, batched: list[bool], count: Array) -> tuple[Array, bool]:
+    return most_of_all(jnp.max(count, axis=0)), False
 
 
 def _mean_and_hessians(
     log_density: LogDensity, local: Float[Array, "M L"], data: Tree, place: Place, num: int
-) -> tuple[Float[Array, "M L"], Float[Array, "L M L"]]:
+) -> tuple[Float[Array, "M L"], Float[Array, "M L L"]]:
     """The derivatives of the integrals by Louis' formula: E[s], and E[ds] + Cov(s)."""
     number, size = num ** place.mode.shape[1], local.shape[1]
 
@@ -146,7 +184,7 @@ def _mean_and_hessians(
         apart = scores - mean
         return bent + jnp.sum(weights * apart[:, :, k, None] * apart, axis=0)
 
-    return mean, jax.vmap(column)(jnp.arange(size))
+    return mean, jax.vmap(column, out_axes=1)(jnp.arange(size))
 
 
 def _summed(log_density: LogDensity, known: Tree, place: Place, num: int) -> Float[Array, " M"]:
@@ -178,7 +216,7 @@ def draws(
         whole = shares.sum(axis=tuple(k + 1 for k in range(size) if k != j))
         z.append(_with_moments(drawn, whole, num))
         given = jax.vmap(lambda row, k: row[k])(given, cell)
-    return place.mode + _times(place.root, jnp.stack(z, axis=1))
+    return place.mode + times(place.root, jnp.stack(z, axis=1))
 
 
 def _values(
@@ -198,22 +236,12 @@ def _values(
 
     def value(z, known):
         # Looked up first, and only then multiplied: once for all points.
-        def at(spread=_itself):
-            return spread(place.mode) + _times(spread(place.root), z)
+        def at(spread=itself):
+            return spread(place.mode) + times(spread(place.root), z)
 
         return log_density(known, at)
 
     return jax.vmap(value, in_axes=(0, axes))(z, known) + log_weights[:, None]
-
-
-def _itself(rows: Array) -> Array:
-    return rows
-
-
-def _times(root: Float[Array, "M d d"], z: Array) -> Float[Array, "M d"]:
-    """R z: small matrices, written out."""
-    parts = [root[:, :, j] * z[..., j, None] for j in range(root.shape[2])]
-    return functools.reduce(operator.add, parts)
 
 
 def _in_cell(shares: Float[Array, "M K"], u: Float[Array, " M"], num: int) -> tuple[Array, Array]:
@@ -243,109 +271,6 @@ def _with_moments(drawn: Float[Array, " M"], shares: Float[Array, "M K"], num: i
     mean, variance = moments(one.z, 0.0)
     off, wide = moments(middle, width**2 / 12)
     return mean + (drawn - off) * jnp.sqrt(variance / wide)
-
-
-# --- where the points lie -------------------------------------------------------------------------
-
-
-class _Search(NamedTuple):
-    """Of each unit, on the way to its mode."""
-
-    v: Float[Array, "M d"]
-    value: Float[Array, " M"]
-    gradient: Float[Array, "M d"]
-    hessian: Float[Array, "M d d"]  # of -log_density, made positive
-
-
-def find_place(log_density: LogDensity, known: Tree, start: Float[Array, "M d"]) -> Place:
-    """Each unit's mode by Newton's method, uphill where its Hessian is not positive, too.
-
-    Nothing of it is differentiated.
-    """
-    known = lax.stop_gradient(known)
-    start = lax.stop_gradient(start)
-
-    def at(v):
-        return _seen(lambda v: log_density(known, lambda spread=_itself: spread(v)), v)
-
-    def body(carry):
-        k, here, damping, _ = carry
-        step = _solve(here.hessian, here.gradient) / (1 + damping[:, None])
-        rise = jnp.sum(here.gradient * step, axis=1)
-        new = at(here.v + step)
-        slack = 4 * jnp.finfo(start.dtype).eps * jnp.abs(here.value)
-        better = (k == 0) | (new.value >= here.value - slack)  # false if either is NaN
-        done = (k > 0) & jnp.all((rise < NEAR) & (damping < 1))
-
-        def chosen(a, b):
-            return jnp.where(better.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
-
-        here = jax.tree.map(chosen, new, here)
-        return k + 1, here, jnp.where(better, damping / 8, 8 * damping + 1), done
-
-    # The first round goes nowhere and looks at the start: log_density is compiled once, not twice.
-    zero = 0 * start[:, 0]
-    flat = jnp.broadcast_to(
-        jnp.eye(start.shape[1], dtype=start.dtype), (*start.shape, start.shape[1])
-    )
-    first = _Search(start, zero, jnp.zeros_like(start), flat)
-    carry = jnp.zeros((), jnp.int32), first, zero, jnp.zeros((), bool)
-    found = lax.while_loop(lambda c: (c[0] < NEWTON_STEPS) & ~c[3], body, carry)[1]
-    return lax.stop_gradient(Place(found.v, *_root(found.hessian)))
-
-
-def _seen(log_density: Callable[[Array], Array], v: Float[Array, "M d"]) -> _Search:
-    """One pass for the value, the gradient and the Hessian: no unit depends on another's v."""
-
-    def total(v):
-        values = log_density(v)
-        return jnp.sum(values), values
-
-    def slope(v):
-        (_, values), gradient = jax.value_and_grad(total, has_aux=True)(v)
-        return gradient, values
-
-    columns = []
-    for j in range(v.shape[1]):
-        along = jnp.zeros_like(v).at[:, j].set(1.0)
-        (gradient, values), (column, _) = jax.jvp(slope, (v,), (along,))
-        columns.append(-column)
-    return _Search(v, values, gradient, _positive(jnp.stack(columns, axis=2)))
-
-
-def _positive(H: Float[Array, "M d d"]) -> Float[Array, "M d d"]:
-    """|H|, which has the absolute values of H's eigenvalues, and none of them quite zero.
-
-    Of two dimensions (H^2 + |det H|) / sqrt(tr H^2 + 2 |det H|).
-    """
-    if H.shape[1] == 1:
-        return jnp.abs(H) + 1e-20
-    a, b, c = H[:, 0, 0], (H[:, 0, 1] + H[:, 1, 0]) / 2, H[:, 1, 1]
-    det = jnp.abs(a * c - b * b)
-    below = jnp.sqrt(a * a + c * c + 2 * b * b + 2 * det) + 1e-20
-    a, b, c = ((x / below) for x in (a * a + b * b + det, b * (a + c), c * c + b * b + det))
-    ridge = 1e-6 * (a + c)
-    rows = jnp.stack([a + ridge, b], axis=1), jnp.stack([b, c + ridge], axis=1)
-    return jnp.stack(rows, axis=1)
-
-
-def _root(H: Float[Array, "M d d"]) -> tuple[Float[Array, "M d d"], Float[Array, " M"]]:
-    """R = L^{-T} of H = L L', and log det R."""
-    if H.shape[1] == 1:
-        root = 1 / jnp.sqrt(H)
-        return root, jnp.log(root[:, 0, 0])
-    a = jnp.sqrt(H[:, 0, 0])
-    b = H[:, 1, 0] / a
-    c = jnp.sqrt(H[:, 1, 1] - b * b)
-    upper = jnp.stack([1 / a, -b / (a * c)], axis=1)
-    lower = jnp.stack([jnp.zeros_like(a), 1 / c], axis=1)
-    return jnp.stack([upper, lower], axis=1), -jnp.log(a) - jnp.log(c)
-
-
-def _solve(H: Float[Array, "M d d"], g: Float[Array, "M d"]) -> Float[Array, "M d"]:
-    root, _ = _root(H)
-    inside = _times(jnp.swapaxes(root, 1, 2), g)
-    return _times(root, inside)
 
 
 def sums(values: Float[Array, " R"], unit: Array, num_units: int) -> Float[Array, " M"]:

@@ -44,12 +44,14 @@ class Outside:
             with the latents that log_joint integrates out, each several times if need be.
         finer: `(theta, x, data)`, theta on the user's scale: log_joint where the error of such
             integrals is far smaller.
+        units: `(data)` of one group: how many units it has whose latents log_joint integrates
+            out. It takes as long as the most of the groups that are visited together.
         frequencies: an entry of the data, how often each group occurs.
     """
 
     FUNCTIONS: ClassVar = (
         *("unconstrain", "latent", "derived", "log_prior", "simulate", "white"),
-        *("within", "finer"),
+        *("within", "finer", "units"),
     )
 
     unconstrain: Callable | None = None
@@ -65,6 +67,7 @@ class Outside:
     white: Callable | None = None
     within: Callable | None = None
     finer: Callable | None = None
+    units: Callable | None = None
     frequencies: str | None = None
 
     def __post_init__(self):

@@ -124,13 +124,19 @@ class NestedModel(GroupedModel):
             simulate=simulate,
             within=functools.partial(_drawn, functions),
             finer=functools.partial(_log_joint, functions, 2 * integrals.NUM_POINTS),
+            units=_num_units,
         )
 
 
 def _log_joint(functions: tuple, num: int, theta: Tree, u: Tree, data: Tree) -> jax.Array:
     log_density, (local, units), start = _units(functions, theta, u, data)
-    found = integrals.log_integrals_of(log_density, local, units, start, num)
+    found = integrals.log_integrals_of(log_density, local, units, start, num, _num_units(data))
     return functions[0](theta, u, data["group"]) + jnp.sum(jnp.where(data["real"], found, 0.0))
+
+
+def _num_units(data: Tree) -> jax.Array:
+    """Of a group; the padding comes after them."""
+    return jnp.sum(data["real"], dtype=jnp.int32)
 
 
 def _units(functions: tuple, theta: Tree, u: Tree, data: Tree) -> tuple:

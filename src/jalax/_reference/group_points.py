@@ -32,7 +32,6 @@ from jalax._reference.weighed_points import (
     curvature_blocks_of,
     weighed,
     weighed_only,
-    zero_of,
 )
 from jalax._runtime.processes import to_host
 
@@ -45,6 +44,7 @@ CURVATURE_POINTS = 32_768
 BLOCKS, SMALL_BLOCK, WORTH_BLOCKS = 4, 128, 2**18
 # Of so many passes, and of all groups of a pass, weights are kept for their k-hat.
 KEPT_PASSES, KEPT_WEIGHTS = 8, 8192
+MANY_GROUPS = 100
 MODE_STEPS = 50  # of Newton's method; one or two where theta has hardly moved
 LOG_2PI = float(np.log(2 * np.pi))
 MOST_ROUNDS = 4  # of passes, until the error of log p is as small as `error_aimed_at` says
@@ -149,7 +149,7 @@ def error_aimed_at(model: Model) -> float:
     if size <= points.LATTICE_UP_TO:
         return max(0.01, 3e-6 * groups)
     if size <= points.LATENTS_UP_TO:
-        return max(0.01, 3e-3 * groups**0.5)
+        return max(0.01, 4e-3 * groups**0.5)
     number = groups * size
     return max(0.01, min(1e-4 * number, 1.5e-3 * number**0.5))  # by legs
 
@@ -159,6 +159,11 @@ def num_blocks(model: Model, num: int) -> int:
     if num * trees.size(model.data) <= WORTH_BLOCKS:
         return 1
     return BLOCKS if num < 2 * BLOCKS * SMALL_BLOCK else 2 * BLOCKS
+
+
+def climb_blocks(model: Model) -> int:
+    """Of those for I_c, in a step of a climb: of many groups one will do."""
+    return 1 if model.num_groups >= MANY_GROUPS else 2
 
 
 def flows(model: Model, theta: Float[Array, " P"]) -> bool:
@@ -288,7 +293,7 @@ def follow_mode(
         return k + 1, place, jnp.where(better, relaxed, 8 * damping + 0.01), small
 
     # The first round goes nowhere and looks at x itself: log p is compiled once, not twice.
-    zero = zero_of(x)
+    zero = batching.zero_of(x)
     here = _Place(x, zero, jnp.zeros_like(x) + zero, jnp.eye(x.size, dtype=x.dtype) + zero)
     first = jnp.zeros((), jnp.int32), here, zero, zero > 0
     _, place, _, _ = lax.while_loop(lambda c: (c[0] < MODE_STEPS) & ~c[3], body, first)

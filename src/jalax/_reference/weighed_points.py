@@ -11,11 +11,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jalax._model import batching
 from jalax._particles import weight_math
 from jalax._reference.flow import Flow
 
-# I_c is visited in so many blocks, no smaller than this: one of them will do for a step of a climb.
-CURVATURE_BLOCKS, SMALLEST_BLOCK = 8, 16
+# I_c is visited in so many blocks, no smaller than this.
+CURVATURE_BLOCKS, SMALLEST_BLOCK = 16, 16
 
 
 def weighed(
@@ -59,7 +60,7 @@ def weighed(
     if len(u) == 1:
         (x, z, slopes, log_weights), moments = visit(u[0])
     else:
-        zero = zero_of(u)
+        zero = batching.zero_of(u)
         none = jnp.full(u.shape[:2], -jnp.inf, u.dtype) + zero
         matrix = jnp.zeros((theta.size,) * 2, u.dtype) + zero
         first = _Moments(none[0, 0], matrix[0], matrix[0], matrix[0], matrix)
@@ -78,14 +79,6 @@ def weighed(
     log_p = moments.log_total - jnp.log(jnp.asarray(visited, u.dtype))
     dead = visited - jnp.sum(alive, dtype=jnp.int32)
     return x, log_weights, log_p, moments.steady, complete, moments.covariance, dead
-
-
-def zero_of(x: Array) -> Array:
-    """0, which vmap takes for as batched as x.
-
-    A loop that begins with numbers of all groups, and not with a constant, is traced once less.
-    """
-    return 0 * x.reshape(-1)[0]
 
 
 def _seen(density: Callable, theta: Float[Array, " P"], x: Float[Array, "N D"], flow: Flow | None):
@@ -168,7 +161,7 @@ def _complete(
         slope = jax.jacfwd(score)(jnp.zeros_like(theta))
         return matrix - slope, weight + jnp.sum(weights[k])
 
-    zero = zero_of(weights)
+    zero = batching.zero_of(weights)
     none = jnp.zeros((theta.size,) * 2, theta.dtype) + zero, zero
     matrix, weight = lax.fori_loop(0, jnp.minimum(blocks, number), block, none)
     return matrix / jnp.where(weight > 0, weight, 1.0)

@@ -194,6 +194,7 @@ def build(
         white=functools.partial(_effects.random_effects, laws),
         within=None if pieces is None else functools.partial(nested.drawn, pieces),
         finer=None if pieces is None else functools.partial(nested.finer, pieces),
+        units=None if pieces is None else functools.partial(nested.num_levels, pieces),
         frequencies=None if design.frequencies is None else FREQUENCIES,
     )
     if not all(law.is_normal for _, law in laws):  # these have lighter tails

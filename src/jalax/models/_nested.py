@@ -75,7 +75,8 @@ def _within(pieces: Pieces, depth: int, theta: Theta, eta: Array, data: dict) ->
         found = inner.log_integrals(log_density, known, start, num)
     else:
         log_density, (local, units), start = _last(pieces, theta, eta, data)
-        found = inner.log_integrals_of(log_density, local, units, start, num)
+        count = num_levels(pieces, data)
+        found = inner.log_integrals_of(log_density, local, units, start, num, count)
     return jnp.where(_is_there(pieces, depth, data), found, 0.0)
 
 
@@ -155,6 +156,11 @@ def _is_there(pieces: Pieces, depth: int, data: dict) -> Array:
     """Which levels the group has: those with rows."""
     level, levels = data["level"][pieces.chain[depth].blocks[0][0]], pieces.chain[depth].levels
     return inner.sums(data["mask"].astype(data["X"].dtype), level, levels) > 0
+
+
+def num_levels(pieces: Pieces, data: dict) -> Array:
+    """Of the last factor in a group; the padding comes after them."""
+    return jnp.sum(_is_there(pieces, -1, data), dtype=jnp.int32)
 
 
 def drawn(pieces: Pieces, theta: Theta, particles: dict, data: dict) -> dict:
