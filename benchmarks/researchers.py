@@ -1,19 +1,22 @@
 """The algorithms of the field on the problems of the book: who arrives, at what cost, how far off.
 
     python benchmarks/researchers.py [--problems pumps seeds] [--jobs 2]    # researchers.md, .json
+    python benchmarks/researchers.py --draw                  # docs/images/researchers.svg, of .json
 
 Every method runs from the same start with every step size of one grid and three keys. A visit is
-one evaluation of log p and its gradients at one particle. theta is the mean over the last quarter
+one evaluation of log p and its gradients at one particle, or of its second derivatives in theta.
+theta is the mean over the last quarter
 of the steps so far, since no method with a constant step size comes to rest. Reported are the
 visits until theta stays within 0.1 standard errors of the exact maximum in at least two of three
-runs, for the step size that needs fewest, and how far theta is off in the end. A new algorithm
-needs one line of METHODS.
+runs, for the step size that needs fewest, and how far theta is off in the end. The figure has the
+latter for every step size. A new algorithm needs one line of `methods`.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +36,7 @@ KEYS, PARTICLES, NEAR = 3, 100, 0.1
 STEPS = 50 if quick() else 2000
 PROBLEMS = ["pumps", "seeds", "orange", "wine", "lsat_2pl", "kidney", "toenail", "salamander"]
 PROBLEMS += ["theophylline", "spatial"]
+FIGURE = Path(__file__).parents[1] / "docs" / "images" / "researchers.svg"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +44,13 @@ class Method:
     """An algorithm for an array of step sizes, and the visits of a particle in a step.
 
     `axes` says which of its options lead with one number a step size; an algorithm that chooses
-    its own step size has none.
+    its own step size has none. One that `ends` chooses its particles and number of steps, too.
     """
 
     build: Callable[[Any], Any]
     axes: tuple[str, ...] = ("step_size",)
     visits: int = 1
+    ends: bool = False
 
 
 def methods() -> dict[str, Method]:
@@ -53,6 +58,7 @@ def methods() -> dict[str, Method]:
     import optax
 
     import jalax
+    from jalax import rivals
 
     def soul(h):  # theta moves by the step size of the chain, as in PGD
         return jalax.SOUL(step_size=h, optimizer=jalax.Optax(optax.sgd, learning_rate=h))
@@ -65,8 +71,13 @@ def methods() -> dict[str, Method]:
         "IPLA": Method(lambda h: jalax.IPLA(step_size=h)),
         "SOUL": Method(soul, ("step_size", "optimizer"), visits=2),
         "SFLA": Method(lambda h: jalax.SFLA(step_size=h)),
+        "KIPLMC": Method(lambda h: rivals.KIPLMC(step_size=h)),
+        # 5 or 10 moves; a look before and one after them; 1 or 3 second derivatives
+        "SAEM": Method(lambda h: rivals.SAEM(), axes=(), visits=5 + 2 + 1),
+        "Monte-Carlo EM": Method(lambda h: rivals.MonteCarloEM(), axes=(), visits=10 + 2 + 3),
+        "CoinEM": Method(lambda h: rivals.CoinEM(), axes=()),
         "JALA-EM (paper)": Method(paper),
-        "JALA-EM": Method(lambda h: jalax.JALAEM(), axes=()),
+        "JALA-EM": Method(lambda h: jalax.JALAEM(), axes=(), ends=True),
     }
 
 
@@ -107,7 +118,7 @@ def run(method: Method, problem: Any) -> tuple[int, list[list[np.ndarray]]]:
     sizes = GRID if method.axes else [np.nan]
     every = jnp.repeat(jnp.asarray(sizes), KEYS)
     keys = jnp.tile(jax.random.split(jax.random.key(0), KEYS), len(sizes))
-    options = {"num_particles": PARTICLES, "num_steps": STEPS} if method.axes else {}
+    options = {} if method.ends else {"num_particles": PARTICLES, "num_steps": STEPS}
     results = jalax.fit_many(
         problem.model,
         problem.theta,
@@ -145,6 +156,11 @@ def summary(method: Method, particles: int, found: list[list[np.ndarray]]) -> Ro
     return best[1]
 
 
+def ends(found: list[list[np.ndarray]]) -> list[float]:
+    """How far off each step size ends: the median over the keys of the worst number of theta."""
+    return [float(np.median([np.abs(off[-1]).max() for off in runs])) for runs in found]
+
+
 def study(name: str) -> list[Row]:
     """All methods on one problem."""
     import warnings
@@ -155,10 +171,35 @@ def study(name: str) -> list[Row]:
     problem, rows = problems.get(name), []
     for label, method in methods().items():
         began = time.perf_counter()
-        row = {"problem": name, "method": label, **summary(method, *run(method, problem))}
-        rows.append({**row, "seconds of all runs": round(time.perf_counter() - began)})
-        print(rows[-1], flush=True)
+        particles, found = run(method, problem)
+        row = {"problem": name, "method": label, **summary(method, particles, found)}
+        row["seconds of all runs"] = round(time.perf_counter() - began)
+        print(row, flush=True)
+        rows.append({**row, "ends": ends(found)})
     return rows
+
+
+def draw(rows: list[Row]) -> None:
+    """Error against step size, one line a method, one panel a problem."""
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(row["problem"] for row in rows))
+    figure, panels = plt.subplots(2, -(-len(names) // 2), figsize=(14, 6), sharex=True, sharey=True)
+    for name, panel in zip(names, panels.flat, strict=False):
+        for row in (row for row in rows if row["problem"] == name):
+            its_own = len(row["ends"]) == 1
+            sizes, errors = GRID, np.clip(np.nan_to_num(row["ends"], nan=np.inf), 1e-3, 1e2)
+            if its_own:
+                sizes, errors = [GRID[0], GRID[-1]], np.repeat(errors, 2)
+            style = "--" if its_own else "-"
+            panel.loglog(sizes, errors, style, label=row["method"], linewidth=1.5)
+        panel.axhline(NEAR, color="0.7", linewidth=0.8)
+        panel.set_title(name)
+    figure.supxlabel("step size (dashed: its own)")
+    figure.supylabel("theta at the end, standard errors off (100: or worse)")
+    handles, labels = panels.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center")
+    figure.savefig(FIGURE, metadata={"Date": None})
 
 
 def main() -> None:
@@ -166,15 +207,21 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", default=PROBLEMS)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--draw", action="store_true")
     options = parser.parse_args()
+    if options.draw:
+        draw(json.loads(Path(__file__).with_suffix(".json").read_text())["rows"])
+        return
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         rows = [row for rows in pool.map(study, options.problems) for row in rows]
     text = (
         f"{PARTICLES} particles, {STEPS:,} steps, {KEYS} keys, step sizes {GRID[0]:g} to "
         f"{GRID[-1]:g} in half decades, float32. JALA-EM chooses its own step size, and as many "
-        "steps as it needs; the scoring steps at its end are not counted."
+        "steps as it needs; the scoring steps at its end are not counted. SAEM, Monte-Carlo EM and "
+        "CoinEM have no step size to choose."
     )
-    write("researchers", [text, rows], machine=machine(), rows=rows)
+    shown = [{key: value for key, value in row.items() if key != "ends"} for row in rows]
+    write("researchers", [text, shown], machine=machine(), rows=rows)
 
 
 if __name__ == "__main__":

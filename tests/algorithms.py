@@ -32,8 +32,14 @@ ALGORITHMS = {
     "SOUL": jalax.SOUL(step_size=0.05, optimizer=optax.sgd(0.05)),
     "SFLA": jalax.SFLA(step_size=0.01, epsilon=0.2, beta=100.0),
     "Scoring": jalax.Scoring(),
+    "CoinEM": jalax.rivals.CoinEM(),
+    "KIPLMC": jalax.rivals.KIPLMC(step_size=0.05),
+    "SAEM": jalax.rivals.SAEM(num_inner=2, burn_in=5),
+    "MonteCarloEM": jalax.rivals.MonteCarloEM(num_inner=2, num_newton=2),
     "MomentumPGD": MomentumPGD(step_size=0.05),  # outside the package
 }
+# Drawn by nobody: the particles go where the start and the gradients say.
+DETERMINISTIC = ("CoinEM",)
 
 
 def log_joint(theta, x, data):

@@ -123,9 +123,12 @@ def maximise(function, start: np.ndarray, steps: np.ndarray, rows: int) -> tuple
     )
     theta = found.x
     print(f"BFGS: {found.message} {theta}, {-found.fun * rows:.4f}", flush=True)
-    for _ in range(2):
+    for _ in range(6):
         gradient, hessian = differences(function, theta, steps)
-        theta = theta - np.linalg.solve(hessian, gradient)
+        step = -np.linalg.solve(hessian, gradient)
+        theta = theta + step
+        if np.sqrt(gradient @ step) < 1e-5:  # in standard errors
+            break
     return theta, np.sqrt(np.diag(np.linalg.inv(-hessian))), function(theta)
 
 

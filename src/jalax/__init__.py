@@ -15,6 +15,7 @@ from jalax import references as references
 from jalax import resampling as resampling
 from jalax import residuals as residuals
 from jalax import results as results
+from jalax import rivals as rivals
 from jalax import runtime as runtime
 from jalax import starts as starts
 from jalax import weights as weights

@@ -63,6 +63,7 @@ ROOMS = {
     "problems": ("_particles", "_model", "families", "models", "datasets"),
     "cli": ("",),
     "launch": ("_runtime", "runtime"),
+    "rivals": ("extend",),
 }
 # Who in `_fit` may know an algorithm by name: the default, and the rules of its step size.
 KNOW_ALGORITHMS = {"jalax._fit.choice", "jalax._fit.auto_step_size", "jalax._fit.second_modes"}
