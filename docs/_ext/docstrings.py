@@ -28,6 +28,7 @@ SPACES += (
     "residuals",
     "references",
     "results",
+    "rivals",
     "runtime",
     "extend",
 )

@@ -8,6 +8,7 @@ seen against those with twice the points.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any
 
@@ -26,6 +27,8 @@ from jalax._runtime.processes import to_host, to_host_in_double
 
 # By which log p may be off in all before a word is said.
 WORTH_SAYING = 0.1
+# What a log_joint raises that cannot be traced in float64.
+UNTRACEABLE = (TypeError, ValueError, NotImplementedError)
 
 
 def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
@@ -35,17 +38,14 @@ def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
     It is not for a log_joint that cannot be traced in float64. Of one with integrals in it the
     other has more points, too.
     """
-    known = model.outside
-    finer = known.finer is not None and known.log_prior is None
+    finer = _is_finer(model)
     if modes.dtype != np.float32 and not finer:
         return np.zeros(len(modes))
     here = to_host(_at_modes(model.replace(theta=None), theta, modes))
-    theta, latent, data, modes = to_host_in_double((theta, model.latent, model.data, modes))
     try:
         with jax.enable_x64(True):
-            model = model.replace(latent=latent, data=data, theta=None, layout=None)
-            there = np.asarray(_at_modes(model, theta, modes, finer))
-    except (TypeError, ValueError, NotImplementedError):
+            there = np.asarray(_at_modes(*_in_double(model, theta, modes), finer))
+    except UNTRACEABLE:
         return None
     added = on_the_host(model) * (here.astype(float) - there)
     if finer and abs(total := float(added.sum())) > WORTH_SAYING:
@@ -55,6 +55,28 @@ def rounding(model: Model, theta: Tree, modes: Any) -> np.ndarray | None:
             stacklevel=arguments.level_of_user(),
         )
     return added
+
+
+def compile_ahead(model: Model, theta: Tree) -> None:
+    """The programs of `rounding`, while something else takes its time."""
+    example, _ = ravel_latent(model)
+    modes = np.zeros((model.num_groups, example.size), example.dtype)
+    finer = _is_finer(model)
+    if modes.dtype != np.float32 and not finer:
+        return
+    _at_modes.lower(model.replace(theta=None), theta, modes).compile()
+    with contextlib.suppress(*UNTRACEABLE), jax.enable_x64(True):
+        _at_modes.lower(*_in_double(model, theta, modes), finer).compile()
+
+
+def _is_finer(model: Model) -> bool:
+    """Whether there are integrals in log_joint, which can have more points."""
+    return model.outside.finer is not None and model.outside.log_prior is None
+
+
+def _in_double(model: Model, theta: Tree, modes: Any) -> tuple[Model, Tree, Any]:
+    theta, latent, data, modes = to_host_in_double((theta, model.latent, model.data, modes))
+    return model.replace(latent=latent, data=data, theta=None, layout=None), theta, modes
 
 
 @jit(LEVEL_0_OLD_EMITTERS, static_argnames="finer")

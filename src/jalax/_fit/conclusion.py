@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax._evidence import log_evidence, measured, prior, uncertainty
+from jalax._evidence import log_evidence, measured, prior, rounding, uncertainty
 from jalax._evidence.log_evidence import Evidence
 from jalax._evidence.record import Origin
 from jalax._fit.callbacks import Run
@@ -19,7 +19,7 @@ from jalax._model import checks, information
 from jalax._model.algorithm import Measurement
 from jalax._model.evaluation import at_particles, of_groups
 from jalax._model.model import GroupedModel, Model
-from jalax._model.types import Status
+from jalax._model.types import State, Status
 from jalax._particles import weight_math
 from jalax._particles.trees import Tree
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, Program, fold_in, jit
@@ -91,6 +91,18 @@ def result_of(
         saved_uncertainty=None if finished is None else finished.uncertainty,
         labels=model.outside.labels,
     )
+
+
+def compile_ahead(model: Model, state: State) -> None:
+    """Programs of the end of a fit by an algorithm that measures, from its first state.
+
+    To be called while the loop compiles: where there are integrals in log_joint, these programs
+    take nearly as long.
+    """
+    rounding.compile_ahead(model, state.theta)
+    if (within := model.outside.within) is not None:
+        theta = model.constrained(state.theta)
+        of_groups.lower(within, model, theta, state.particles).compile()
 
 
 def _measured(model: Model, theta: Tree, seen: Measurement) -> uncertainty.Finished:

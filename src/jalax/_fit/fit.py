@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jalax._evidence import default_cloud
-from jalax._fit import loop, refitting
+from jalax._fit import conclusion, loop, refitting
 from jalax._fit.begin import (
     as_asked,
     continued,
@@ -34,7 +34,6 @@ from jalax._fit.callbacks import (
 )
 from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm
 from jalax._fit.choice import again, checked, choose, judged, looked_again
-from jalax._fit.conclusion import result_of
 from jalax._fit.driver import capacity_of, drive, with_progress
 from jalax._fit.fit_many import fit_many
 from jalax._fit.overflow import climbed_in_double
@@ -182,7 +181,7 @@ def fit(
             verdict = judged(run, status, choice, limited=num_steps is not None)
         with termination_as_interrupt():
             verdict = looked_again(run, verdict, capacity_of(request.chunk_size))
-            return result_of(run, status, message, verdict.done, choice.reason)
+            return conclusion.result_of(run, status, message, verdict.done, choice.reason)
 
 
 class _Request(NamedTuple):
@@ -275,8 +274,10 @@ def _begin(
     if isinstance(begin, Example):
         checks.check_example(model, theta, algorithm.gives_evidence)
         state = first_state_of_example.eval_shape(key, algorithm, model, theta, count)
-        with _compiling(model, lambda: [_lowered(key, algorithm, model, state, capacity)]):
+        with _compiling(model, lambda: [_lowered(key, algorithm, model, state, capacity)]) as ahead:
             first = first_state_of_example(key, algorithm, model, theta, count)
+            if ahead:
+                conclusion.compile_ahead(model, first)
         return begin, first
     if given is not None:
         cloud = draw_start(key, begin, model, theta, count)
@@ -299,15 +300,15 @@ def _begin(
 
 
 @contextlib.contextmanager
-def _compiling(model: Model, lower: Callable[[], list[Any]]) -> Iterator[None]:
-    """The largest programs compile while the start is drawn.
+def _compiling(model: Model, lower: Callable[[], list[Any]]) -> Iterator[bool]:
+    """The largest programs compile while the start is drawn; False: they do not.
 
     Not for a GPU, whose compiler wants to try things on it, and not on a mesh, where only the
     start itself knows how its particles lie.
     """
     alone = jax.default_backend() == "cpu" and model.layout is None
     ahead = compile_ahead(*lower()) if alone else None
-    yield
+    yield alone
     if ahead is not None:  # an error in the start does not wait for it
         ahead.join()
 

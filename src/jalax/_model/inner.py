@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -93,28 +94,36 @@ def log_integrals_of(
     def plain(local, data, place):
         return _summed(log_density, (local, data), place, num)
 
-    def gradient(local, data, place):
-        return jax.grad(lambda local: jnp.sum(plain(local, data, place)))(local)
+    def once(local, data, place):
+        def total(local):
+            values = plain(local, data, place)
+            return jnp.sum(values), values
 
-    def both(local, data, place):
-        return _mean_and_hessians(log_density, local, data, place, num)
+        slopes, values = jax.grad(total, has_aux=True)(local)
+        return values, slopes
 
+    def twice(local, data, place):
+        return _value_mean_and_hessians(log_density, local, data, place, num)
+
+    # Each has what the ones before it have, so that one loop over the units is enough.
     @jax.custom_jvp
     def value(count, local, *others):
         return _in_turn(plain, count, local, *others)
 
     @jax.custom_jvp
-    def slope(count, local, *others):
-        return _in_turn(gradient, count, local, *others)
+    def with_slope(count, local, *others):
+        return _in_turn(once, count, local, *others)
 
     @value.defjvp
     def _(primals, tangents):
-        return value(*primals), jnp.sum(slope(*primals) * tangents[1], axis=1)
+        values, slopes = with_slope(*primals)
+        return values, jnp.sum(slopes * tangents[1], axis=1)
 
-    @slope.defjvp
+    @with_slope.defjvp
     def _(primals, tangents):
-        mean, hessians = _in_turn(both, *primals)
-        return mean, jnp.sum(hessians * tangents[1][:, :, None], axis=1)
+        values, slopes, hessians = _in_turn(twice, *primals)
+        along = jnp.sum(slopes * tangents[1], axis=1)
+        return (values, slopes), (along, jnp.sum(hessians * tangents[1][:, :, None], axis=1))
 
     place = _in_turn(found, count, *lax.stop_gradient((local, data, start)))
     return value(count, local, data, place)
@@ -130,15 +139,17 @@ def _in_turn(function: Callable, count: Any, *units: Tree) -> Tree:
     if count is None or length <= AT_ONCE:
         return function(*units)
 
+    inside = {"allow_negative_indices": False}  # fewer operations to trace
+
     def cut(start):
-        return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, AT_ONCE), units)
+        return jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, AT_ONCE, **inside), units)
+
+    def put(x, part, start):
+        return lax.dynamic_update_slice_in_dim(x, part, start, 0, **inside)
 
     def turn(k, found):
         start = jnp.minimum(k * AT_ONCE, length - AT_ONCE)
-        new = function(*cut(start))
-        return jax.tree.map(
-            lambda x, part: lax.dynamic_update_slice_in_dim(x, part, start, 0), found, new
-        )
+        return jax.tree.map(partial(put, start=start), found, function(*cut(start)))
 
     zero = batching.zero_of(jax.tree.leaves(units)[0])
     none = jax.tree.map(
@@ -159,10 +170,10 @@ def _(size: int, batched: list[bool], count: Array) -> tuple[Array, bool]:
     return most_of_all(jnp.max(count, axis=0)), False
 
 
-def _mean_and_hessians(
+def _value_mean_and_hessians(
     log_density: LogDensity, local: Float[Array, "M L"], data: Tree, place: Place, num: int
-) -> tuple[Float[Array, "M L"], Float[Array, "M L L"]]:
-    """The derivatives of the integrals by Louis' formula: E[s], and E[ds] + Cov(s)."""
+) -> tuple[Float[Array, " M"], Float[Array, "M L"], Float[Array, "M L L"]]:
+    """The integrals, and their derivatives by Louis' formula: E[s], and E[ds] + Cov(s)."""
     number, size = num ** place.mode.shape[1], local.shape[1]
 
     def each(several: Float[Array, "Q M L"]) -> tuple[Array, Array]:
@@ -184,11 +195,16 @@ def _mean_and_hessians(
         apart = scores - mean
         return bent + jnp.sum(weights * apart[:, :, k, None] * apart, axis=0)
 
-    return mean, jax.vmap(column, out_axes=1)(jnp.arange(size))
+    hessians = jax.vmap(column, out_axes=1)(jnp.arange(size))
+    return _total(values, place), mean, hessians
 
 
 def _summed(log_density: LogDensity, known: Tree, place: Place, num: int) -> Float[Array, " M"]:
-    values = _values(log_density, known, place, num)
+    return _total(_values(log_density, known, place, num), place)
+
+
+def _total(values: Float[Array, "Q M"], place: Place) -> Float[Array, " M"]:
+    """Of the points' values, as a logarithm."""
     top = lax.stop_gradient(jnp.max(values, axis=0))
     top = jnp.where(jnp.isfinite(top), top, 0.0)
     return top + jnp.log(jnp.sum(jnp.exp(values - top), axis=0)) + place.log_det
@@ -200,11 +216,28 @@ def draws(
     start: Float[Array, "M d"],
     uniforms: Float[Array, "M d"],
     num: int = NUM_POINTS,
+    count: Any = None,
 ) -> Float[Array, "M d"]:
     """One v of each unit with that density, from uniform numbers.
 
-    By the distribution function between the points, straight in each cell; then moved and scaled,
-    so that mean and variance are those of the integral.
+    Only the first `count` units are there, if it is given; all in `known` leads with them then.
+    """
+
+    def of_some(uniforms, known, start):
+        return _draws(log_density, known, start, uniforms, num)
+
+    return _in_turn(of_some, count, uniforms, known, start)
+
+
+def _draws(
+    log_density: LogDensity,
+    known: Tree,
+    start: Float[Array, "M d"],
+    uniforms: Float[Array, "M d"],
+    num: int,
+) -> Float[Array, "M d"]:
+    """By the distribution function between the points, straight in each cell; then moved and
+    scaled, so that mean and variance are those of the integral.
     """
     place = find_place(log_density, known, start)
     values, size = _values(log_density, known, place, num), start.shape[1]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jalax._model import batching
 from jalax._particles.trees import Tree
 
 NEWTON_STEPS = 40
@@ -67,12 +68,13 @@ def find_place(log_density: LogDensity, known: Tree, start: Float[Array, "M d"])
         return k + 1, here, jnp.where(better, damping / 8, 8 * damping + 1), done
 
     # The first round goes nowhere and looks at the start: log_density is compiled once, not twice.
-    zero = 0 * start[:, 0]
-    flat = jnp.broadcast_to(
-        jnp.eye(start.shape[1], dtype=start.dtype), (*start.shape, start.shape[1])
-    )
-    first = _Search(start, zero, jnp.zeros_like(start), flat)
-    carry = jnp.zeros((), jnp.int32), first, zero, jnp.zeros((), bool)
+    # It begins with as many axes of vmap as it ends with: the loop is traced once less for each.
+    numbers = [leaf for leaf in jax.tree.leaves(known) if leaf.size]
+    zero = sum((batching.zero_of(leaf).astype(start.dtype) for leaf in numbers), 0 * start[0, 0])
+    start = start + zero
+    flat = jnp.eye(start.shape[1], dtype=start.dtype) + 0 * start[:, :, None]
+    first = _Search(start, 0 * start[:, 0], 0 * start, flat)
+    carry = zero.astype(jnp.int32), first, 0 * start[:, 0], zero > 0
     found = lax.while_loop(lambda c: (c[0] < NEWTON_STEPS) & ~c[3], body, carry)[1]
     return lax.stop_gradient(Place(found.v, *_root(found.hessian)))
 

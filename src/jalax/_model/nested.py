@@ -179,7 +179,8 @@ def _drawn(functions: tuple, theta: Tree, particles: Tree, data: Tree) -> Tree:
 
     def of_particle(u, uniforms):
         log_density, known, start = _units(functions, theta, u, data)
-        v = integrals.draws(log_density, known, start, uniforms)
+        count = _num_units(data)
+        v = integrals.draws(log_density, known, start, uniforms, count=count)
         return {"outer": u, "inner": jax.vmap(as_latent)(jnp.where(real[:, None], v, 0.0))}
 
     several = jax.vmap(jax.vmap(of_particle, in_axes=(None, 0)))(particles, uniforms)

@@ -29,10 +29,11 @@ def _log1p(e: Float[Array, "*any"]) -> Float[Array, "*any"]:
     after 7 terms in float32, after 16 in float64.
     """
     t = e / (2 + e)
+    square = t**2
     terms = 7 if jnp.finfo(e.dtype).bits <= 32 else 16
     total = jnp.full_like(t, 1 / (2 * terms - 1))
     for k in reversed(range(terms - 1)):
-        total = total * t**2 + 1 / (2 * k + 1)
+        total = total * square + 1 / (2 * k + 1)
     return 2 * t * total
 
 

@@ -177,7 +177,9 @@ def drawn(pieces: Pieces, theta: Theta, particles: dict, data: dict) -> dict:
         x, eta = dict(x), pieces.predictor(theta, x, data)
         for depth, link in enumerate(pieces.chain):
             log_density, known, start = _unit(pieces, depth, theta, eta, data)
-            v = inner.draws(log_density, known, start, uniforms[depth], pieces.num_points)
+            count = num_levels(pieces, data) if depth == len(pieces.chain) - 1 else None
+            how = pieces.num_points, count
+            v = inner.draws(log_density, known, start, uniforms[depth], *how)
             v = jnp.where(_is_there(pieces, depth, data)[:, None], v, 0.0)
             names = (name for name, _ in link.blocks)
             x |= dict(zip(names, _effects(pieces, link, theta, v), strict=True))
