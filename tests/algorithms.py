@@ -40,8 +40,6 @@ ALGORITHMS = {
 }
 # Drawn by nobody: the particles go where the start and the gradients say.
 DETERMINISTIC = ("CoinEM",)
-# Their moves are proposals: one to where there is no density is refused, and nobody dies.
-REFUSING = ("SAEM", "MonteCarloEM")
 
 
 def log_joint(theta, x, data):

@@ -232,7 +232,7 @@ def test_dead_particles_do_not_poison_theta(name):
         start=jalax.Given(start),
         num_steps=60,
     )
-    assert (result.history["dead"].sum() == 0) == (name in table.REFUSING)
+    assert result.history["dead"].sum() > 0
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.history["theta"]))
     assert np.isfinite(result.particles["a"]).all()
 

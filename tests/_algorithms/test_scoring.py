@@ -224,6 +224,23 @@ def test_a_variance_of_zero_is_a_boundary():
     np.testing.assert_allclose(result.log_evidence, exact, atol=0.01)
 
 
+def test_on_the_way_to_a_boundary_no_short_step_is_the_last():
+    """The groups vary a little less than they would with s = 0: log p rises slowly on the way."""
+    rng = np.random.default_rng([81, 0, 40])
+    y = 0.3 + 0.4 * rng.normal(size=(20, 1)) + rng.normal(size=(20, 5))
+
+    def log_joint(theta, x, y):
+        log_normal = jax.scipy.stats.norm.logpdf
+        mean = theta["mean"] + jnp.exp(theta["log_sd"]) * x
+        return log_normal(x) + jnp.sum(log_normal(y, mean, jnp.exp(theta["log_sigma"])))
+
+    model = jalax.GroupedModel(log_joint, jnp.zeros(()), jnp.asarray(y))
+    result = fit(model, {"mean": 0.0, "log_sd": 0.0, "log_sigma": 0.0}, 81)
+    assert result.status == "boundary"
+    exact = stats.norm(y.mean(), y.std()).logpdf(y).sum()
+    assert abs(result.log_evidence - exact) < 2e-4
+
+
 def test_many_fits_are_the_fits(x64):
     problem = problems.seeds()
     keys = jax.random.split(jax.random.key(3), 2)

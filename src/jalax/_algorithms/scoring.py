@@ -47,7 +47,8 @@ from jalax._runtime.nodes import register_dataclass
 
 NEAR_ENOUGH = 0.3  # standard errors of a step after which all points are worth their time
 SHORTEST = 1e-3  # of one that is not worth taking
-SHORT = 0.03  # of one after which, if no direction is flat, nothing is left but the last step
+SHORT = 0.03  # of one after which, if no direction is flat, nothing is left but the last step,
+SHRUNK = 0.5  # if it is so much of the one before: towards a boundary each is 0.6 of that, or more
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
 # By legs log p has noise, and a step has it in each number of theta: the first is times their root.
@@ -152,9 +153,7 @@ class Scoring(Algorithm):
         return leg.NUM_PARTICLES if by_legs(model) else usual
 
     def makes_short(self, others: Sequence[Any]) -> bool:
-        # XLA's older emitters compile a pass faster, and it runs about as fast, on two cores:
-        # VerbAgg 7.4 s a fit, not 10.7; electricity 15 s the first time, not 19; 100,000 groups
-        # 27 s the first time, not 29, and 19 s again, not 17.
+        # XLA's older emitters compile a pass faster, and it runs about as fast, on two cores.
         return True
 
     def is_done(self, state: State) -> Bool[Array, ""]:
@@ -304,7 +303,8 @@ class Scoring(Algorithm):
     def _has_arrived(memory: Memory, step: newton.Step) -> Bool[Array, ""]:
         """The next step is not worth taking, or it is noise."""
         if memory.path is None:
-            shortest = jnp.where(step.regular, SHORT, SHORTEST)
+            regular = step.regular & (step.length < SHRUNK * memory.taken)
+            shortest = jnp.where(regular, SHORT, SHORTEST)
             return step.length < jnp.where(memory.phase == APPROACHING, NEAR_ENOUGH, shortest)
         # Two passes of legs with a whole step between them can tell.
         whole = (memory.path.num_temperatures > 0) & (memory.foreseen > 0) & (memory.rejected == 0)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax._model import evaluation
+from jalax._model import batching, evaluation
 from jalax._model.model import GroupedModel, Model
 from jalax._model.types import Cloud
 from jalax._particles import trees
@@ -195,7 +195,7 @@ def check_example(model: Model, theta: Tree, weighted: bool) -> None:
     particles = jax.tree.map(
         lambda leaf: np.broadcast_to(np.asarray(leaf), (*lead, *np.shape(leaf))), model.latent
     )
-    value, alive = to_host(look(model, theta, particles))
+    value, alive = to_host(_look_once(model, theta, particles))
     bad = ~np.isfinite(value[:, 0])
     if bad.any():
         group = int(np.argmax(bad))
@@ -227,6 +227,14 @@ def look(model: Model, theta: Tree, particles: Tree):
     """log p of the start particles, and which of them have a finite gradient in x."""
     visit = evaluation.evaluate(model, theta, particles)
     return visit.log_joint, visit.alive
+
+
+@jit(LEVEL_0_OLD_EMITTERS)
+def _look_once(model: Model, theta: Tree, particles: Tree):
+    """The same of one particle a group: the derivatives of theta are not even traced."""
+    each = batching.numbers_per_particle(model, theta)
+    value, grad_x = evaluation.slopes(model, theta, particles, each)
+    return value, jnp.isfinite(value) & trees.all_finite(grad_x)
 
 
 def warn_of_scales(particles: Tree) -> None:

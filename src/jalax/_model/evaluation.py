@@ -80,11 +80,15 @@ def evaluate(model: Model, theta: Tree, particles: Tree) -> Evaluation:
     return Evaluation(particles, value, grad_x, alive, pull)
 
 
+def slopes(model: Model, theta: Tree, particles: Tree, each: int) -> tuple[Array, Tree]:
+    """log p and its x-gradient, and nothing of theta's, where `each` numbers are held a group."""
+    one = jax.vmap(jax.value_and_grad(model.density(), argnums=1), in_axes=(None, 0, None))
+    return over_groups(model, lambda x, data: one(theta, x, data), particles, each=each)
+
+
 def _evaluate_in_batches(model: Model, theta: Tree, particles: Tree, each: int) -> tuple:
     """The pull-back passes forward again: what it needs is not kept for all groups."""
-    one = model.density()
-    slope = jax.vmap(jax.value_and_grad(one, argnums=1), in_axes=(None, 0, None))
-    value, grad_x = over_groups(model, lambda x, data: slope(theta, x, data), particles, each=each)
+    value, grad_x = slopes(model, theta, particles, each)
 
     def weighted(part, particles, weights):
         return jax.grad(lambda t: jnp.sum(weights * log_joint(part, t, particles)))(theta)

@@ -52,7 +52,8 @@ class MonteCarloEM(extend.Algorithm):
 
     def step(self, key, model, state: State) -> tuple[State, Info]:
         chains: Chains = state.memory
-        chains = transitions(key, model, state.theta, chains, self.num_inner, state.step)
+        how = self.num_inner, state.step
+        chains, dead = transitions(key, model, state.theta, chains, *how)
         visit = extend.evaluate(model, state.theta, chains.particles)
         log_weights = extend.zero_dead_weights(state.log_weights, visit)
         particles, point = extend.weigh(model, state.theta, visit, log_weights)
@@ -65,4 +66,4 @@ class MonteCarloEM(extend.Algorithm):
         theta = unravel(lax.fori_loop(0, self.num_newton, newton, flat))
         memory, base = chains._replace(particles=particles), state.log_evidence_base
         state = State(state.step + 1, theta, particles, log_weights, base, memory)
-        return state, extend.peer_info(visit, log_weights, point)
+        return state, extend.peer_info(visit, log_weights, point)._replace(dead=dead)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jalax import extend
 from jalax.extend import Tree, langevin, trees, weight_math
@@ -29,17 +29,19 @@ class Chains(NamedTuple):
     log_step_size: Float[Array, " G"]
 
 
-def transitions(key, model, theta: Tree, chains: Chains, number: int, step) -> Chains:
+def transitions(
+    key, model, theta: Tree, chains: Chains, number: int, step
+) -> tuple[Chains, Int[Array, ""]]:
     """Moves of all chains by Metropolis-adjusted Langevin steps.
 
     The step size of a group follows the share of its chains that accept, ever less from step to
-    step.
+    step. The number is that of proposals to where log p is not finite, which are refused.
     """
     visit = extend.evaluate(model, theta, chains.particles)  # theta has moved
     chains = chains._replace(log_joint=visit.log_joint, grad_x=visit.grad_x)
     gain = GAIN / number * (step + 1.0) ** -DECAY
 
-    def one(chains: Chains, key) -> tuple[Chains, None]:
+    def one(chains: Chains, key) -> tuple[Chains, Int[Array, ""]]:
         key_move, key_accept = jax.random.split(key)
         h = jnp.exp(chains.log_step_size)
         old = extend.Point(chains.log_joint, chains.grad_x, None)
@@ -53,9 +55,10 @@ def transitions(key, model, theta: Tree, chains: Chains, number: int, step) -> C
         new, kept = (proposal, there.log_joint, there.grad_x), chains[:3]
         log_h = chains.log_step_size + (gain * (share - ACCEPTED)).astype(share.dtype)
         places, values, slopes = trees.select(accepted, new, kept)
-        return Chains(places, values, slopes, log_h), None
+        return Chains(places, values, slopes, log_h), extend.count_dead(there.alive)
 
-    return lax.scan(one, chains, jax.random.split(key, number))[0]
+    chains, dead = lax.scan(one, chains, jax.random.split(key, number))
+    return chains, jnp.sum(dead, dtype=jnp.int32)
 
 
 def started(key, model, theta: Tree, cloud: extend.Cloud, step_size) -> tuple[Chains, Array]:

@@ -79,7 +79,8 @@ class SAEM(extend.Algorithm):
 
     def step(self, key, model, state: State) -> tuple[State, Info]:
         memory, (flat, unravel) = state.memory, ravel_pytree(state.theta)
-        chains = transitions(key, model, state.theta, memory.chains, self.num_inner, state.step)
+        how = self.num_inner, state.step
+        chains, dead = transitions(key, model, state.theta, memory.chains, *how)
         after = jnp.maximum(state.step - self.burn_in + 1, 1)
         gamma = jnp.asarray(after, flat.dtype) ** -jnp.asarray(self.exponent, flat.dtype)
 
@@ -94,4 +95,4 @@ class SAEM(extend.Algorithm):
         chains = chains._replace(particles=particles)
         memory, base = Memory(chains, information), state.log_evidence_base
         state = State(state.step + 1, theta, particles, log_weights, base, memory)
-        return state, extend.peer_info(visit, log_weights, point)
+        return state, extend.peer_info(visit, log_weights, point)._replace(dead=dead)
