@@ -38,6 +38,7 @@ ALGORITHMS = {
     "MonteCarloEM": jalax.rivals.MonteCarloEM(num_inner=2, num_newton=2),
     "MomentumPGD": MomentumPGD(step_size=0.05),  # outside the package
 }
+RIVALS = ("CoinEM", "KIPLMC", "SAEM", "MonteCarloEM")
 # Drawn by nobody: the particles go where the start and the gradients say.
 DETERMINISTIC = ("CoinEM",)
 
