@@ -215,8 +215,8 @@ def test_history_has_a_row_a_step(name, grouped):
 @names
 @pytest.mark.filterwarnings("ignore:log_evidence")  # what is left of it has no bell shape
 def test_dead_particles_do_not_poison_theta(name):
-    """log p is NaN where x_0 > 1.5: those particles get weight zero and are counted."""
-    wall = 0.6 if name in table.DETERMINISTIC else 1.5  # without noise none comes so far
+    """log p is NaN beyond a wall: particles there get weight zero and are counted."""
+    wall = 0.6 if name in table.RIVALS else 1.5  # the particles of some keep together
 
     def log_joint(theta, x, data):
         value = table.log_joint(theta, x, data)
