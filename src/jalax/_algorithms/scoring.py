@@ -4,8 +4,7 @@ A step is one pass over the groups at a trial theta: by points (`group_points.py
 has few latents, else by legs of particles (`leg.py`). While it climbs, all steps have the same
 random numbers, so that two thetas can be compared; a trial that falls is a step whose theta stays.
 It approaches the maximum with a quarter of the points, and goes on with all of them. Then it
-measures where it has arrived, each time with fresh ones, whose spread is the error of all that is
-reported.
+measures where it has arrived, each time with fresh ones, whose spread is the error reported.
 """
 
 from __future__ import annotations
@@ -276,7 +275,8 @@ class Scoring(Algorithm):
         one_more = memory.rejected + jnp.where(memory.rejected < 0, -1, 1)
         rejected = jnp.where(accepted, 0, one_more).astype(jnp.int32)
         known = here.score, here.complete, here.missing
-        step = newton.newton_step(theta, *known, damping, longest, memory.path is None)
+        few = memory.path is None and here.modes.shape[1] > points.LATTICE_UP_TO
+        step = newton.newton_step(theta, *known, damping, longest, few)
         gained = jnp.where(memory.rejected < 0, jnp.inf, rise)
         pace = newton.next_pace(memory.pace, jnp.where(accepted, gained, 0.0))
         short = self._has_arrived(memory, step)
