@@ -5,11 +5,11 @@
 
 Every method runs from the same start with every step size of one grid and three keys. A visit is
 one evaluation of log p and its gradients at one particle, or of its second derivatives in theta.
-theta is the mean over the last quarter
-of the steps so far, since no method with a constant step size comes to rest. Reported are the
-visits until theta stays within 0.1 standard errors of the exact maximum in at least two of three
-runs, for the step size that needs fewest, and how far theta is off in the end. The figure has the
-latter for every step size. A new algorithm needs one line of `methods`.
+theta is the mean over the last quarter of the steps so far, since no method with a constant step
+size comes to rest. Reported are the visits until theta stays within 0.1 standard errors of the
+exact maximum in at least two of three runs, for the step size that needs fewest, and how far theta
+is off in the end. The figure has the latter for every step size. A new algorithm needs one line of
+`methods`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def summary(method: Method, particles: int, found: list[list[np.ndarray]]) -> Ro
     return best[1]
 
 
-def ends(found: list[list[np.ndarray]]) -> list[float]:
+def worst_at_the_end(found: list[list[np.ndarray]]) -> list[float]:
     """How far off each step size ends: the median over the keys of the worst number of theta."""
     return [float(np.median([np.abs(off[-1]).max() for off in runs])) for runs in found]
 
@@ -175,7 +175,7 @@ def study(name: str) -> list[Row]:
         row = {"problem": name, "method": label, **summary(method, particles, found)}
         row["seconds of all runs"] = round(time.perf_counter() - began)
         print(row, flush=True)
-        rows.append({**row, "ends": ends(found)})
+        rows.append({**row, "off": worst_at_the_end(found)})
     return rows
 
 
@@ -184,11 +184,12 @@ def draw(rows: list[Row]) -> None:
     import matplotlib.pyplot as plt
 
     names = list(dict.fromkeys(row["problem"] for row in rows))
-    figure, panels = plt.subplots(2, -(-len(names) // 2), figsize=(14, 6), sharex=True, sharey=True)
+    shared: Row = {"sharex": True, "sharey": True, "layout": "constrained"}
+    figure, panels = plt.subplots(2, -(-len(names) // 2), figsize=(14, 6), **shared)
     for name, panel in zip(names, panels.flat, strict=False):
         for row in (row for row in rows if row["problem"] == name):
-            its_own = len(row["ends"]) == 1
-            sizes, errors = GRID, np.clip(np.nan_to_num(row["ends"], nan=np.inf), 1e-3, 1e2)
+            its_own = len(row["off"]) == 1
+            sizes, errors = GRID, np.clip(np.nan_to_num(row["off"], nan=np.inf), 1e-3, 1e2)
             if its_own:
                 sizes, errors = [GRID[0], GRID[-1]], np.repeat(errors, 2)
             style = "--" if its_own else "-"
@@ -220,7 +221,7 @@ def main() -> None:
         "steps as it needs; the scoring steps at its end are not counted. SAEM, Monte-Carlo EM and "
         "CoinEM have no step size to choose."
     )
-    shown = [{key: value for key, value in row.items() if key != "ends"} for row in rows]
+    shown = [{key: value for key, value in row.items() if key != "off"} for row in rows]
     write("researchers", [text, shown], machine=machine(), rows=rows)
 
 

@@ -39,7 +39,7 @@ ALGORITHMS = {
     "MomentumPGD": MomentumPGD(step_size=0.05),  # outside the package
 }
 RIVALS = ("CoinEM", "KIPLMC", "SAEM", "MonteCarloEM")
-# Drawn by nobody: the particles go where the start and the gradients say.
+# After the start no random number is drawn: another key changes nothing.
 DETERMINISTIC = ("CoinEM",)
 
 

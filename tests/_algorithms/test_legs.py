@@ -345,6 +345,9 @@ def test_a_structure_changes_no_answer(x64):
         errors = float(one.standard_errors()[name])
         assert abs(float(one.theta[name] - other.theta[name])) < 1e-3 * errors
     assert one.log_evidence == pytest.approx(other.log_evidence, abs=1e-6)
+    # All legs of a Gaussian say the same: what is left is the parabola of the last step.
+    best = optimize.minimize(lambda v: -series_log_p(*v), np.zeros(2), tol=1e-10)
+    assert abs(one.log_evidence + best.fun) < 4.5 * one.log_evidence_error < 4.5e-3
 
 
 def test_a_wrong_structure_is_refused():

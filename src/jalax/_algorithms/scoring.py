@@ -46,8 +46,8 @@ from jalax._runtime.nodes import register_dataclass
 
 NEAR_ENOUGH = 0.3  # standard errors of a step after which all points are worth their time
 SHORTEST = 1e-3  # of one that is not worth taking
-SHORT = 0.03  # of one after which, if no direction is flat, nothing is left but the last step,
-SHRUNK = 0.5  # if it is so much of the one before: towards a boundary each is 0.6 of that, or more
+SHORT = 0.03  # of one that is the last, if no direction is flat and steps shrink fast
+SHRUNK = 0.5  # of the one before: below it they do, towards a boundary each is 0.6 of it or more
 TOLERANCE = 3e-3  # by which log p may fall: the points move with theta, and their error with them
 MAX_REJECTED = 20  # trials in a row
 # By legs log p has noise, and a step has it in each number of theta: the first is times their root.

@@ -83,7 +83,7 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     total = total_of(seen, rounding(model, there, seen.modes))
     rise = float(score @ (step - not_taken)) / 2  # by the last step, as far as it was taken
     total.groups = total.groups + rise / total.groups.size
-    # As well as the score is known at all, so is what it adds.
+    # The score is known up to `left`, and no better is what it adds.
     total.rounding = float(np.hypot(total.rounding, length * np.sqrt(left)))
     evidence = report(total, _doubts(total), seen.num_temperatures, asked=np.inf)
     return Finished(theta, evidence, uncertainty, settled and not uphill, uphill)

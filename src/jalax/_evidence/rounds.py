@@ -86,7 +86,7 @@ class Total:
     num_particles: int
     num_replicates: int
     moments: Moments | None
-    rounding: float = 0.0  # of the sum over all groups
+    rounding: float = 0.0  # of the sum over all groups, and what else no spread shows
     most_k_hat: float = SURE_VARIANCE
     laplace: float | None = None  # log p by Laplace's approximation
     doubtful_k_hat: float = NO_VARIANCE

@@ -87,10 +87,11 @@ class SAEM(extend.Algorithm):
         visit = extend.evaluate(model, state.theta, chains.particles)
         log_weights = extend.zero_dead_weights(state.log_weights, visit)
         particles, point = extend.weigh(model, state.theta, visit, log_weights)
-        seen = complete_data(model, state.theta, particles, log_weights)
+        now = complete_data(model, state.theta, particles, log_weights).information
         gamma_first = jnp.where(state.step == 0, 1.0, gamma)  # there is no C yet
-        information = memory.information + gamma_first * (seen.information - memory.information)
-        theta = unravel(flat + gamma * newton_step(seen.score, information))
+        information = memory.information + gamma_first * (now - memory.information)
+        score = ravel_pytree(point.grad_theta)[0]
+        theta = unravel(flat + gamma * newton_step(score, information))
 
         chains = chains._replace(particles=particles)
         memory, base = Memory(chains, information), state.log_evidence_base
