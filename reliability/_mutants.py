@@ -631,6 +631,13 @@ MUTANTS = [
         "_fit/test_second_modes.py",
     ),
     Mutant(
+        "a climb from heavier modes that begins at the light ones",
+        "_fit/fit.py",
+        "first if asked.modes is None else searching_from(first, asked.modes)",
+        "first",
+        "_fit/test_second_modes.py",
+    ),
+    Mutant(
         "a variance tested as if it were no edge",
         "_frontends/anova.py",
         "both = more - 1, more",

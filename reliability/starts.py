@@ -1,11 +1,15 @@
-"""Does a fit arrive from anywhere? Three models from zeros and from ten random starts.
+"""Does a fit arrive from anywhere? Three models from zeros, one from its published start, and all
+of them from ten random starts.
 
 Kidney infections and the pound against the dollar, of the book, and an AR(1) series of 200 counts
 (phi 0.8, mean e; simulated), both precisions. The random starts are N(0, 1) in every number of
-theta. The maximum is the book's, of the counts that of a forward recursion on a grid, in NumPy. A
-fit is right if it says "converged", every number of theta is within 0.05 standard errors of the
-maximum, and log p within 4.5 errors. Where log_joint is not finite at the start, as where a
-coefficient of age is 1.6 and the exponential overflows in float32, the fit must say so: "refused".
+theta. Theophylline, which has other maxima, from the start of saemix's guide and around it: with a
+standard deviation of 0.5, and of 0.01 in the coefficient of a weight of 70 kg.
+
+The maximum is the book's, of the counts that of a forward recursion on a grid, in NumPy. A fit is
+right if it says "converged", every number of theta is within 0.05 standard errors of the maximum,
+and log p within 4.5 errors. Where log_joint is not finite at the start, as where a coefficient of
+age is 1.6 and the exponential overflows in float32, the fit must say so: "refused".
 Writes starts.json and starts.md beside this file.
 """
 
@@ -25,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 HERE = Path(__file__).parent
-PROBLEMS = ("kidney", "counts", "pound_dollar")
+PROBLEMS = ("kidney", "counts", "pound_dollar", "theophylline")
 DAYS, PHI, SD, MEAN = 200, 0.8, 0.4, 1.0
 GRID = 600
 WRONG = 0.05  # standard errors
@@ -90,8 +94,14 @@ def counts(theta, x, y):
     return prior + jnp.sum(y * eta - jnp.exp(eta) - gammaln(y + 1))
 
 
-def problem(name: str) -> tuple[Any, Any, Maximum]:
-    """The model, a theta of zeros, and the maximum in the order of jax.flatten_util."""
+class Task(NamedTuple):
+    model: Any
+    start: Any  # zeros, or what was published
+    spread: Any  # of the random starts around it
+    maximum: Maximum  # in the order of jax.flatten_util
+
+
+def task_of(name: str) -> Task:
     import jax
     import jax.numpy as jnp
     from jax.flatten_util import ravel_pytree
@@ -100,28 +110,35 @@ def problem(name: str) -> tuple[Any, Any, Maximum]:
 
     if name == "counts":
         model = jalax.Model(counts, jnp.zeros(DAYS), jnp.asarray(simulated()))
-        return model, dict.fromkeys(("atanh_phi", "log_sd", "mu"), 0.0), maximum_of_counts()
+        names = ("atanh_phi", "log_sd", "mu")
+        ones = dict.fromkeys(names, 1.0)
+        return Task(model, dict.fromkeys(names, 0.0), ones, maximum_of_counts())
     found = getattr(jalax.problems, name)()
     known = found.reference
     parts = (
         np.asarray(ravel_pytree(part)[0], float) for part in (known.theta, known.standard_errors)
     )
+    maximum = Maximum(*parts, known.log_evidence)
+    if name == "theophylline":
+        spread = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.5), found.theta)
+        return Task(found.model, found.theta, spread | {"beta_weight": jnp.array(0.01)}, maximum)
     zeros = jax.tree.map(jnp.zeros_like, found.theta)
-    return found.model, zeros, Maximum(*parts, known.log_evidence)
+    return Task(found.model, zeros, jax.tree.map(jnp.ones_like, found.theta), maximum)
 
 
 def fits(name: str, number: int) -> list[dict[str, Any]]:
-    """From zeros and `number` random starts, in this process."""
+    """From its start and `number` random ones, in this process."""
     import jax
     from jax.flatten_util import ravel_pytree
 
-    model, zeros, known = problem(name)
-    middle, unravel = ravel_pytree(zeros)
+    task = task_of(name)
+    (middle, unravel), (spread, _) = ravel_pytree(task.start), ravel_pytree(task.spread)
     rng, rows = np.random.default_rng(1), []
     for k in range(1 + number):
-        start = rng.standard_normal(middle.size) if k else np.zeros(middle.size)
+        away = spread * rng.standard_normal(middle.size) if k else np.zeros(middle.size)
+        start = unravel(middle + away.astype(middle.dtype))
         began = time.perf_counter()
-        row = judged(model, unravel(middle + start.astype(middle.dtype)), jax.random.key(k), known)
+        row = judged(task.model, start, jax.random.key(k), task.maximum)
         rows.append({"start": k} | row | {"seconds": time.perf_counter() - began})
     return rows
 

@@ -22,6 +22,14 @@ def two_bells(theta, x, y):
     return bells + log_normal(y, theta + 0.1 * x.sum(), 3.0)
 
 
+def a_light_and_a_heavy_bell(theta, x, y):
+    """Ten latents near 5, or once in ten million times near -5."""
+    bells = jnp.logaddexp(
+        log_normal(x, 5.0).sum() + jnp.log1p(-1e-7), log_normal(x, -5.0).sum() + jnp.log(1e-7)
+    )
+    return bells + log_normal(y, theta + 0.1 * x.sum(), 3.0)
+
+
 def exchangeable(theta, x, y):
     """The means of two components: which is which, nobody knows."""
     rows = jnp.logaddexp(log_normal(y, x[0]), log_normal(y, x[1])) - jnp.log(2.0)
@@ -73,6 +81,20 @@ def test_the_weight_that_is_missed_is_the_second_labelling():
     """Exchangeable labels: each of four groups misses exactly log 2."""
     result, _ = of_labels(0)
     assert f"log p misses {4 * np.log(2):.2g}," in result.evidence.messages[0]
+
+
+def test_a_fit_goes_on_from_the_heavier_mode(precision):
+    """The search begins nearer to the light one. y is N(theta + 5, 9.1) but for 1e-7."""
+    data = np.random.default_rng(0).normal(size=8)
+    result, said = fitted(a_light_and_a_heavy_bell, jnp.full(10, -0.5), data, 0.0, 0)
+    variance = 9.1
+    exact = -4 * np.log(2 * np.pi * variance) - 0.5 * np.var(data) * 8 / variance
+    assert result.status == "converged"
+    assert result.evidence.trusted
+    assert not said
+    assert "a second climb from other modes" in result.choice
+    assert abs(result.theta - (data.mean() - 5)) < 1e-3 * np.sqrt(variance / 8)
+    assert abs(result.log_evidence - exact) < 5 * result.log_evidence_error + 1e-4
 
 
 def test_one_mode_is_not(precision):

@@ -22,7 +22,9 @@ MADE_BY = {
         ("_evidence/log_evidence.py", "report"),
         ("_evidence/log_evidence.py", "_reference_messages"),
     ],
-    ("_fit/choice.py", "f'log_evidence: {found}.'"): [("_fit/second_modes.py", "second_modes")],
+    ("_fit/choice.py", "f'log_evidence: {found.words}.'"): [
+        ("_fit/second_modes.py", "second_modes")
+    ],
     ("_fit/conclusion.py", "f'log_evidence: {doubt}.'"): [("_evidence/measured.py", "_doubts")],
     ("_fit/conclusion.py", "message"): [("_fit/conclusion.py", "result_of")],
     ("_fit/conclusion.py", "collapsed"): [("_fit/conclusion.py", "_collapsed")],

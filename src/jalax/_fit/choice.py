@@ -107,6 +107,7 @@ class Verdict(NamedTuple):
     theta: Tree = None  #: and from where
     careful: bool = False  #: by the same algorithm with shorter steps, else by another
     white: Model | None = None  #: or with standard normal latents
+    modes: np.ndarray | None = None  #: or from these modes of the latents
 
 
 def judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
@@ -151,8 +152,11 @@ def _judged(run: Run, status: Status, choice: Choice, limited: bool) -> Verdict:
     return Verdict(end)
 
 
-def looked_again(run: Run, verdict: Verdict, capacity: int) -> Verdict:
-    """Once the points are trusted: whether the latents have a mode that these did not see."""
+def looked_again(run: Run, verdict: Verdict, capacity: int, climbs: bool) -> Verdict:
+    """Once the points are trusted: whether the latents have a mode that these did not see.
+
+    `climbs`: the fit may go on from a heavier one.
+    """
     end = verdict.done
     if end is None or run.state.memory.path is not None:
         return verdict
@@ -163,8 +167,11 @@ def looked_again(run: Run, verdict: Verdict, capacity: int) -> Verdict:
 
     if not (found := second_modes(run.model, run.state, end.evidence.error, one_step)):
         return verdict
-    warnings.warn(f"log_evidence: {found}.", stacklevel=arguments.level_of_user())
-    evidence = dataclasses.replace(end.evidence, messages=(found,))
+    if found.outweigh and climbs:
+        doubt = "the latents have a second mode, and it outweighs the first"
+        return Verdict(None, doubt, run.state.theta, modes=found.modes)
+    warnings.warn(f"log_evidence: {found.words}.", stacklevel=arguments.level_of_user())
+    evidence = dataclasses.replace(end.evidence, messages=(found.words,))
     return verdict._replace(done=end._replace(evidence=evidence))
 
 
@@ -172,6 +179,9 @@ def again(verdict: Verdict, before: Choice) -> Choice:
     if verdict.white is not None:
         reason = f"{before.reason}; a second climb with standard normal latents"
         return Choice(Scoring().canonical(), f"{reason}, because {verdict.doubt}")
+    if verdict.modes is not None:
+        reason = f"{before.reason}; a second climb from other modes, because {verdict.doubt}"
+        return Choice(before.algorithm, reason)
     if verdict.careful:
         reason = f"{before.reason}; a second climb with shorter steps, because {verdict.doubt}"
         return Choice(CAREFUL.canonical(), reason)

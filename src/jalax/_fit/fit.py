@@ -33,12 +33,13 @@ from jalax._fit.callbacks import (
     reminded,
 )
 from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm
-from jalax._fit.choice import again, checked, choose, judged, looked_again
+from jalax._fit.choice import Choice, Verdict, again, checked, choose, judged, looked_again
 from jalax._fit.driver import capacity_of, drive, with_progress
 from jalax._fit.fit_many import fit_many
 from jalax._fit.overflow import climbed_in_double
 from jalax._fit.restarts import check_restarts, restarted
 from jalax._fit.result import FitResult, SavedState
+from jalax._fit.second_modes import searching_from
 from jalax._model import checks, information, sharding
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
@@ -172,15 +173,16 @@ def fit(
             began=began,
         )
         run, status, message = _run_from_anywhere(request, choice.algorithm, theta, state)
-        verdict = judged(run, status, choice, limited=num_steps is not None)
+        verdict = request.judged(run, status, choice)
         while verdict.doubt:
             choice = again(verdict, choice)
             if verdict.white is not None:
                 request = request.whitened(verdict.white)
+            if verdict.modes is not None:
+                request = request._replace(modes=verdict.modes)
             run, status, message = _run(request, choice.algorithm, verdict.theta, resumes=False)
-            verdict = judged(run, status, choice, limited=num_steps is not None)
+            verdict = request.judged(run, status, choice)
         with termination_as_interrupt():
-            verdict = looked_again(run, verdict, capacity_of(request.chunk_size))
             return conclusion.result_of(run, status, message, verdict.done, choice.reason)
 
 
@@ -197,11 +199,21 @@ class _Request(NamedTuple):
     callbacks: Sequence[Callback]
     progress: Callback | None
     began: float
+    modes: np.ndarray | None = None  # of the latents, that the first step begins with
+
+    def judged(self, run: Run, status: Status, choice: Choice) -> Verdict:
+        """What to think of a fit. From other modes it climbs but once."""
+        limited = self.num_steps is not None
+        verdict = judged(run, status, choice, limited)
+        climbs = self.modes is None and not limited
+        with termination_as_interrupt():
+            return looked_again(run, verdict, capacity_of(self.chunk_size), climbs)
 
     def whitened(self, model: Model) -> _Request:
         """With other latents. A checkpoint of theirs could not be told from one of the first."""
         left = [callback for callback in self.callbacks if not isinstance(callback, checkpoint)]
-        return self._replace(model=sharding.lay_out(model, model.layout), callbacks=left)
+        white = sharding.lay_out(model, model.layout)
+        return self._replace(model=white, callbacks=left, modes=None)
 
 
 def _run_from_anywhere(
@@ -278,7 +290,7 @@ def _begin(
             first = first_state_of_example(key, algorithm, model, theta, count)
             if ahead:
                 conclusion.compile_ahead(model, first)
-        return begin, first
+        return begin, first if asked.modes is None else searching_from(first, asked.modes)
     if given is not None:
         cloud = draw_start(key, begin, model, theta, count)
         checks.check_start(model, theta, cloud, algorithm.gives_evidence)

@@ -2,12 +2,14 @@
 
 Its points lie around one mode of each group, the one nearest to where the search began. Here the
 search begins elsewhere: as far away as the posterior is wide many times over, and where a mirror
-puts the mode. The program of the climb does this, too: nothing is compiled.
+puts the mode. The program of the climb does this, too: nothing is compiled. Where a mode is found
+that outweighs the first, the fit climbs once more from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -23,33 +25,44 @@ from jalax._runtime.processes import to_host
 AWAY = 10.0  # standard deviations of the posterior, where a search begins
 APART = 4.0  # standard deviations between two modes
 ERRORS = 2.0  # of log p, by which it may miss the weight of a second mode without a word
+HEAVIER = 2.0  # times the weight of the first: not the same mode by another name
+
+
+class Found(NamedTuple):
+    words: str
+    modes: np.ndarray  # (G, D): the heaviest mode of each group
+    outweigh: bool  # not all of them are those that the fit had
 
 
 def second_modes(
     model: Model, state: State, error: float, advance: Callable[[State], State]
-) -> str:
-    """What was found, in words; "" if nothing was that matters beside the error of log p.
+) -> Found | None:
+    """What was found; None if nothing was that matters beside the error of log p.
 
     `advance` takes one step.
     """
     here = to_host(state.memory.here)
-    sd, share = _spread(state), np.zeros(len(here.modes))
+    sd, share, modes = _spread(state), np.zeros(len(here.modes)), np.array(here.modes)
     for first in _starts(model, here.modes, sd):
         other = to_host(advance(_looking_from(state, first)).memory.here)
         apart = np.any(np.abs(other.modes - here.modes) > APART * sd, axis=1)
         with np.errstate(invalid="ignore", over="ignore"):
             weight = np.exp(np.minimum(other.log_p - here.log_p, 5.0))
-        share = np.maximum(share, np.where(apart & np.isfinite(weight), weight, 0.0))
+        weight = np.where(apart & np.isfinite(weight), weight, 0.0)
+        heavier = weight > np.maximum(share, HEAVIER)
+        modes[heavier] = other.modes[heavier]
+        share = np.maximum(share, weight)
     missed = float(on_the_host(model) @ np.log1p(share))
     if missed <= ERRORS * error:
-        return ""
+        return None
     where = f"in {int((share > 0).sum())} of {len(share)} groups " if model.grouped else ""
-    return (
+    words = (
         f"{where}the latents have a second mode, with up to {share.max():.2g} times the weight of "
         f"the first, so that log p misses {missed:.2g}, and theta may be off. Order latents that "
         "can be exchanged; for log p at one theta give jalax.log_evidence a "
         "reference=jalax.references.Modes(...)"
     )
+    return Found(words, modes, bool((share > HEAVIER).any()))
 
 
 def _spread(state: State) -> np.ndarray:
@@ -76,8 +89,15 @@ def _starts(model: Model, modes: np.ndarray, sd: np.ndarray) -> Iterator[np.ndar
 
 def _looking_from(state: State, modes: np.ndarray) -> State:
     """The state of a climb about to look at theta, with its searches beginning there."""
-    memory, (theta, _) = state.memory, ravel_pytree(state.theta)
-    here = memory.here._replace(modes=np.asarray(modes, memory.here.modes.dtype))
+    theta, _ = ravel_pytree(state.theta)
     known = {"phase": LOOKING, "rejected": -1}  # there is nothing to compare it with
     numbers = {name: np.asarray(x, np.int32) for name, x in known.items()}
-    return state._replace(memory=memory._replace(trial=theta, here=here, **numbers))
+    state = searching_from(state, modes)
+    return state._replace(memory=state.memory._replace(trial=theta, **numbers))
+
+
+def searching_from(state: State, modes: np.ndarray) -> State:
+    """With other places where the next search for the modes begins."""
+    here = state.memory.here
+    here = here._replace(modes=np.asarray(modes, here.modes.dtype))
+    return state._replace(memory=state.memory._replace(here=here))
