@@ -44,6 +44,7 @@ def stein(x, slopes):
     return phi
 
 
+@pytest.mark.slow_cases("False")
 @both
 def test_coin_em(grouped, x64):
     u = Potential(grouped)
@@ -64,6 +65,7 @@ def test_coin_em(grouped, x64):
     assert_same(z, x)
 
 
+@pytest.mark.slow_cases("False")
 @both
 def test_kiplmc(grouped, x64):
     """The noise by quadrature of its Ito integrals."""
@@ -125,6 +127,7 @@ def newton(score, information):
     return axes @ (along / np.abs(values)) * min(1.0, 3.0 / length)
 
 
+@pytest.mark.slow_cases("False")
 @both
 def test_saem(grouped, x64):
     u, h, number = Potential(grouped), 0.1, 2
@@ -140,6 +143,7 @@ def test_saem(grouped, x64):
     assert_same(z, x)
 
 
+@pytest.mark.slow_cases("False")
 @both
 def test_monte_carlo_em(grouped, x64):
     u, h, number = Potential(grouped), 0.1, 2

@@ -83,6 +83,7 @@ def test_the_weight_that_is_missed_is_the_second_labelling():
     assert f"log p misses {4 * np.log(2):.2g}," in result.evidence.messages[0]
 
 
+@pytest.mark.slow_cases("float64")
 def test_a_fit_goes_on_from_the_heavier_mode(precision):
     """The search begins nearer to the light one. y is N(theta + 5, 9.1) but for 1e-7."""
     data = np.random.default_rng(0).normal(size=8)

@@ -114,6 +114,7 @@ def test_points_that_are_not_visited_have_no_say(x64, monkeypatch):
     monkeypatch.setattr(group_points, "WORTH_BLOCKS", 0)
     model = jalax.GroupedModel(poisson, jnp.zeros(LATENTS), jnp.asarray(Y, float))
     theta, modes = jnp.asarray(THETA, float), jnp.zeros((5, LATENTS), float)
-    seen = group_points.look(KEYS[0], model, theta, modes, 512, few=True, curvature_blocks=8)
+    options = {"few": True, "curvature_blocks": 8}
+    seen = jax.jit(lambda: group_points.look(KEYS[0], model, theta, modes, 512, **options))()
     assert np.isfinite(seen.log_weights).sum(axis=1).tolist() == [128] * 5
     np.testing.assert_allclose(seen.complete[0, 0], Y.size * np.exp(-2 * THETA[1]), rtol=1e-9)

@@ -268,7 +268,10 @@ MODELS = {
 }
 
 
-@pytest.mark.slow_cases(*(f"float64-{name}" for name in MODELS))
+@pytest.mark.slow_cases(
+    *(f"float64-{name}" for name in MODELS),
+    *(f"float32-{name}" for name in ("two factors", "volatility", "one")),
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_entries_are_those_of_the_hessian(name, precision):
     model = MODELS[name]()

@@ -95,19 +95,19 @@ def test_points_in_blocks_are_the_points(dimension, x64, monkeypatch):
     y = np.random.default_rng(0).poisson(3.0, size=(5, dimension))
     model = jalax.GroupedModel(log_joint, jnp.zeros(dimension), jnp.asarray(y, float))
 
-    def look(num, few=False):
-        modes = jnp.zeros((5, dimension))
-        seen = group_points.look(KEY, model, jnp.array([1.0, -0.5]), modes, num, True, few, 1)
-        return seen.log_p, seen.score, seen.missing, seen.dead
+    def looker(num):
+        def look(few):
+            theta, modes = jnp.array([1.0, -0.5]), jnp.zeros((5, dimension))
+            seen = group_points.look(KEY, model, theta, modes, num, True, few, 1)
+            return seen.log_p, seen.score, seen.missing, seen.dead
 
-    whole = {num: look(num) for num in (64, 256, 1024)}
+        return jax.jit(look)
+
+    whole = {num: looker(num)(jnp.asarray(False)) for num in (64, 256, 1024)}
     monkeypatch.setattr(group_points, "WORTH_BLOCKS", 0)
     assert [group_points.num_blocks(model, num) for num in whole] == [4, 4, 8]
-    for num, few, same in (
-        (256, False, 256),
-        (256, True, 64),
-        (1024, False, 1024),
-        (1024, True, 256),
-    ):
-        for ours, theirs in zip(look(num, few), whole[same], strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+    for num, a_quarter in ((256, 64), (1024, 256)):
+        look = looker(num)
+        for few, same in ((False, num), (True, a_quarter)):
+            for ours, theirs in zip(look(jnp.asarray(few)), whole[same], strict=True):
+                np.testing.assert_allclose(ours, theirs, rtol=1e-9)

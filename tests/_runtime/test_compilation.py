@@ -38,8 +38,8 @@ def log_joint(theta, x, y):
     return -0.5 * jnp.sum((x - theta - shift) ** 2 + (y - x) ** 2)
 model = jalax.Model(log_joint, jnp.zeros(3), jnp.array([0.5, 1.5, 4.0]))
 result = jalax.fit(
-    model, 0.0, key=jax.random.key(1), algorithm=jalax.PGD(step_size=0.05), num_particles=200,
-    num_steps=300, progress=jalax.callbacks.Callback(),
+    model, 0.0, key=jax.random.key(1), algorithm=jalax.PGD(step_size=0.05), num_steps=300,
+    start=jalax.Given(jnp.zeros((200, 3))), progress=jalax.callbacks.Callback(),
 )
 print(json.dumps([float(result.theta), seen["cache_misses"]]))
 """

@@ -162,6 +162,7 @@ def check(model, mixed, own, sigma, levels, precision):
         agrees(back[part]["g"], value, precision)
 
 
+@pytest.mark.slow_cases(*(f"float64-{name}" for name in WITHIN if name != "us"))
 @pytest.mark.parametrize("name", WITHIN)
 def test_effects_of_a_level(name, precision):
     formula, asked, own, sigma = WITHIN[name]
