@@ -1,15 +1,19 @@
 """The algorithms of the field on the problems of the book: who arrives, at what cost, how far off.
 
     python benchmarks/researchers.py [--problems pumps seeds] [--jobs 2]    # researchers.md, .json
+    python benchmarks/researchers.py --jobs 16 --keep done.jsonl            # goes on after an end
     python benchmarks/researchers.py --draw                  # docs/images/researchers.svg, of .json
+
+All of it is some hours of one core: with --keep FILE each row is kept there as soon as it is known,
+and the next call makes only those that are missing. The table and the page are written when none is.
 
 Every method runs from the same start with every step size of one grid and three keys. A visit is
 one evaluation of log p and its gradients at one particle, or of its second derivatives in theta.
 theta is the mean over the last quarter of the steps so far, since no method with a constant step
 size comes to rest. Reported are the visits until theta stays within 0.1 standard errors of the
 exact maximum in at least two of three runs, for the step size that needs fewest, and how far theta
-is off in the end. The figure has the latter for every step size. A new algorithm needs one line of
-`methods`.
+is off in the end. The figure has the latter for every step size. A new algorithm needs a name in
+`METHODS` and one line of `methods`.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -36,6 +40,8 @@ KEYS, PARTICLES, NEAR = 3, 100, 0.1
 STEPS = 50 if quick() else 2000
 PROBLEMS = ["pumps", "seeds", "orange", "wine", "lsat_2pl", "kidney", "toenail", "salamander"]
 PROBLEMS += ["theophylline", "spatial"]
+METHODS = ["PGD", "IPLA", "SOUL", "SFLA", "KIPLMC", "SAEM", "Monte-Carlo EM", "CoinEM"]
+METHODS += ["JALA-EM (paper)", "JALA-EM"]
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "researchers.svg"
 
 
@@ -161,22 +167,37 @@ def worst_at_the_end(found: list[list[np.ndarray]]) -> list[float]:
     return [float(np.median([np.abs(off[-1]).max() for off in runs])) for runs in found]
 
 
-def study(name: str) -> list[Row]:
-    """All methods on one problem."""
+def study(name: str, label: str) -> Row:
+    """One method on one problem."""
     import warnings
 
     from jalax import problems
 
     warnings.simplefilter("ignore")  # most step sizes of a grid are wrong, and said to be
-    problem, rows = problems.get(name), []
-    for label, method in methods().items():
-        began = time.perf_counter()
-        particles, found = run(method, problem)
-        row = {"problem": name, "method": label, **summary(method, particles, found)}
-        row["seconds of all runs"] = round(time.perf_counter() - began)
-        print(row, flush=True)
-        rows.append({**row, "off": worst_at_the_end(found)})
-    return rows
+    method, began = methods()[label], time.perf_counter()
+    particles, found = run(method, problems.get(name))
+    row = {"problem": name, "method": label, **summary(method, particles, found)}
+    row["seconds of all runs"] = round(time.perf_counter() - began)
+    return row | {"off": worst_at_the_end(found)}
+
+
+def study_all(tasks: list[tuple[str, str]], jobs: int, keep: Path | None) -> list[Row]:
+    """The rows of all tasks in their order, those in `keep` as they are."""
+    rows: dict[tuple[str, str], Row] = {}
+    if keep is not None and keep.exists():
+        kept = [json.loads(line) for line in keep.read_text().splitlines()]
+        rows = {(row["problem"], row["method"]): row for row in kept}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=4) as pool:
+        # The last problems take longest.
+        left = [task for task in reversed(tasks) if task not in rows]
+        for done in as_completed([pool.submit(study, *task) for task in left]):
+            row = done.result()
+            rows[row["problem"], row["method"]] = row
+            print({key: value for key, value in row.items() if key != "off"}, flush=True)
+            if keep is not None:
+                with keep.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+    return [rows[task] for task in tasks]
 
 
 def draw(rows: list[Row]) -> None:
@@ -207,14 +228,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--problems", nargs="+", default=PROBLEMS)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="rows that are done")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--draw", action="store_true")
     options = parser.parse_args()
     if options.draw:
         draw(json.loads(Path(__file__).with_suffix(".json").read_text())["rows"])
         return
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        rows = [row for rows in pool.map(study, options.problems) for row in rows]
+    tasks = [(name, label) for name in options.problems for label in METHODS]
+    rows = study_all(tasks, options.jobs, options.keep)
     text = (
         f"{PARTICLES} particles, {STEPS:,} steps, {KEYS} keys, step sizes {GRID[0]:g} to "
         f"{GRID[-1]:g} in half decades, float32. JALA-EM chooses its own step size, and as many "
