@@ -5,7 +5,7 @@
     python benchmarks/researchers.py --draw                  # docs/images/researchers.svg, of .json
 
 All of it is some hours of one core: with --keep FILE each row is kept there as soon as it is known,
-and the next call makes only those that are missing. The table and the page are written when none is.
+and the next call makes only those that are missing. Table and page are written when none is.
 
 Every method runs from the same start with every step size of one grid and three keys. A visit is
 one evaluation of log p and its gradients at one particle, or of its second derivatives in theta.
