@@ -204,6 +204,8 @@ def draw(rows: list[Row]) -> None:
     """Error against step size, one line a method, one panel a problem."""
     import matplotlib.pyplot as plt
 
+    if any("off" not in row for row in rows):
+        sys.exit("researchers.json has rows of an earlier run, without their errors: run it again")
     names = list(dict.fromkeys(row["problem"] for row in rows))
     shared: Row = {"sharex": True, "sharey": True, "layout": "constrained"}
     figure, panels = plt.subplots(2, -(-len(names) // 2), figsize=(14, 6), **shared)
