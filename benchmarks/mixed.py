@@ -176,8 +176,7 @@ def markdown(rows: list[dict[str, Any]], seconds: dict[str, Any]) -> str:
     lines += [
         "",
         "lme4 starts from compiled code and solves this model by 25-point quadrature; statsmodels "
-        "fits a variational posterior, not the maximum of the likelihood. jalax compiles first, "
-        "and then spends its time on the Monte-Carlo evidence.",
+        "fits a variational posterior, not the maximum of the likelihood. jalax compiles first.",
         "",
     ]
     return "\n".join(lines)

@@ -12,8 +12,8 @@ one evaluation of log p and its gradients at one particle, or of its second deri
 theta is the mean over the last quarter of the steps so far, since no method with a constant step
 size comes to rest. Reported are the visits until theta stays within 0.1 standard errors of the
 exact maximum in at least two of three runs, for the step size that needs fewest, and how far theta
-is off in the end. The figure has the latter for every step size. A new algorithm needs a name in
-`METHODS` and one line of `methods`.
+is off in the end. The figure has the latter for every step size. A new algorithm needs one line of
+`methods`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ KEYS, PARTICLES, NEAR = 3, 100, 0.1
 STEPS = 50 if quick() else 2000
 PROBLEMS = ["pumps", "seeds", "orange", "wine", "lsat_2pl", "kidney", "toenail", "salamander"]
 PROBLEMS += ["theophylline", "spatial"]
-METHODS = ["PGD", "IPLA", "SOUL", "SFLA", "KIPLMC", "SAEM", "Monte-Carlo EM", "CoinEM"]
-METHODS += ["JALA-EM (paper)", "JALA-EM"]
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "researchers.svg"
 
 
@@ -60,7 +58,7 @@ class Method:
 
 
 def methods() -> dict[str, Method]:
-    """One line a method. JAX is imported here, in the process that fits."""
+    """One line a method."""
     import optax
 
     import jalax
@@ -237,7 +235,7 @@ def main() -> None:
     if options.draw:
         draw(json.loads(Path(__file__).with_suffix(".json").read_text())["rows"])
         return
-    tasks = [(name, label) for name in options.problems for label in METHODS]
+    tasks = [(name, label) for name in options.problems for label in methods()]
     rows = study_all(tasks, options.jobs, options.keep)
     text = (
         f"{PARTICLES} particles, {STEPS:,} steps, {KEYS} keys, step sizes {GRID[0]:g} to "

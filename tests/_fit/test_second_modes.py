@@ -22,11 +22,10 @@ def two_bells(theta, x, y):
     return bells + log_normal(y, theta + 0.1 * x.sum(), 3.0)
 
 
-def a_light_and_a_heavy_bell(theta, x, y):
-    """Ten latents near 5, or once in ten million times near -5."""
-    bells = jnp.logaddexp(
-        log_normal(x, 5.0).sum() + jnp.log1p(-1e-7), log_normal(x, -5.0).sum() + jnp.log(1e-7)
-    )
+def three_bells(theta, x, y):
+    """Ten latents near -15, or with next to no probability near 4, or with less near -5."""
+    means, log_shares = jnp.array([-15.0, 4.0, -5.0]), jnp.array([0.0, -16.0, -32.0])
+    bells = jax.nn.logsumexp(log_shares + log_normal(x[:, None], means).sum(axis=0))
     return bells + log_normal(y, theta + 0.1 * x.sum(), 3.0)
 
 
@@ -84,17 +83,16 @@ def test_the_weight_that_is_missed_is_the_second_labelling():
 
 
 @pytest.mark.slow_cases("float64")
-def test_a_fit_goes_on_from_the_heavier_mode(precision):
-    """The search begins nearer to the light one. y is N(theta + 5, 9.1) but for 1e-7."""
-    data = np.random.default_rng(0).normal(size=8)
-    result, said = fitted(a_light_and_a_heavy_bell, jnp.full(10, -0.5), data, 0.0, 0)
-    variance = 9.1
+def test_a_fit_goes_on_from_the_heaviest_mode(precision):
+    """The search begins near the lightest, and two are heavier. y is N(theta - 15, 9.1)."""
+    data, variance = np.random.default_rng(0).normal(size=8), 9.1
+    result, said = fitted(three_bells, jnp.full(10, -2.0), data, 0.0, 0)
     exact = -4 * np.log(2 * np.pi * variance) - 0.5 * np.var(data) * 8 / variance
     assert result.status == "converged"
     assert result.evidence.trusted
     assert not said
     assert "a second climb from other modes" in result.choice
-    assert abs(result.theta - (data.mean() - 5)) < 1e-3 * np.sqrt(variance / 8)
+    assert abs(result.theta - (data.mean() + 15)) < 1e-3 * np.sqrt(variance / 8)
     assert abs(result.log_evidence - exact) < 5 * result.log_evidence_error + 1e-4
 
 

@@ -42,16 +42,17 @@ def second_modes(
     `advance` takes one step.
     """
     here = to_host(state.memory.here)
-    sd, share, modes = _spread(state), np.zeros(len(here.modes)), np.array(here.modes)
+    sd, share = _spread(state), np.zeros(len(here.modes))
+    modes, most = np.array(here.modes), here.log_p + np.log(HEAVIER)
     for first in _starts(model, here.modes, sd):
         other = to_host(advance(_looking_from(state, first)).memory.here)
         apart = np.any(np.abs(other.modes - here.modes) > APART * sd, axis=1)
         with np.errstate(invalid="ignore", over="ignore"):
             weight = np.exp(np.minimum(other.log_p - here.log_p, 5.0))
-        weight = np.where(apart & np.isfinite(weight), weight, 0.0)
-        heavier = weight > np.maximum(share, HEAVIER)
-        modes[heavier] = other.modes[heavier]
-        share = np.maximum(share, weight)
+        share = np.maximum(share, np.where(apart & np.isfinite(weight), weight, 0.0))
+        # By log p: the weights end at e^5, and would not tell the heaviest of several.
+        heavier = apart & (other.log_p > most)
+        modes[heavier], most[heavier] = other.modes[heavier], other.log_p[heavier]
     missed = float(on_the_host(model) @ np.log1p(share))
     if missed <= ERRORS * error:
         return None
@@ -62,7 +63,7 @@ def second_modes(
         "can be exchanged; for log p at one theta give jalax.log_evidence a "
         "reference=jalax.references.Modes(...)"
     )
-    return Found(words, modes, bool((share > HEAVIER).any()))
+    return Found(words, modes, not np.array_equal(modes, here.modes))
 
 
 def _spread(state: State) -> np.ndarray:
