@@ -24,7 +24,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -165,13 +164,14 @@ def worst_at_the_end(found: list[list[np.ndarray]]) -> list[float]:
     return [float(np.median([np.abs(off[-1]).max() for off in runs])) for runs in found]
 
 
-def study(name: str, label: str) -> Row:
-    """One method on one problem."""
+def study(task: tuple[str, str]) -> Row:
+    """One problem and one method on it."""
     import warnings
 
     from jalax import problems
 
     warnings.simplefilter("ignore")  # most step sizes of a grid are wrong, and said to be
+    name, label = task
     method, began = methods()[label], time.perf_counter()
     particles, found = run(method, problems.get(name))
     row = {"problem": name, "method": label, **summary(method, particles, found)}
@@ -185,11 +185,9 @@ def study_all(tasks: list[tuple[str, str]], jobs: int, keep: Path | None) -> lis
     if keep is not None and keep.exists():
         kept = [json.loads(line) for line in keep.read_text().splitlines()]
         rows = {(row["problem"], row["method"]): row for row in kept}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=4) as pool:
-        # The last problems take longest.
-        left = [task for task in reversed(tasks) if task not in rows]
-        for done in as_completed([pool.submit(study, *task) for task in left]):
-            row = done.result()
+    left = [task for task in reversed(tasks) if task not in rows]  # the last problems take longest
+    with get_context("spawn").Pool(jobs, maxtasksperchild=4) as pool:
+        for row in pool.imap_unordered(study, left):
             rows[row["problem"], row["method"]] = row
             print({key: value for key, value in row.items() if key != "off"}, flush=True)
             if keep is not None:
