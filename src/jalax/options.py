@@ -10,3 +10,4 @@ from jalax._fit.auto_step_size import auto_step_size as auto_step_size
 from jalax._particles.langevin import InverseHessian as InverseHessian
 from jalax._runtime.options import Optax as Optax
 from jalax._runtime.options import Schedule as Schedule
+from jalax._runtime.options import adam as adam

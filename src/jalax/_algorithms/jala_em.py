@@ -42,6 +42,7 @@ class Memory(NamedTuple):
     phase: Phase | None
     variance: Float[Array, " G"]  # of log Z up to the last resampling, roughly
     order: Int[Array, " G"] | None  # of visits to the groups, with `minibatch`
+    held_out: Bool[Array, " G"] | None  # groups that are not visited, with `minibatch`
     outside: Int[Array, ""]  # moves that ended where log p is -inf: these spoil the evidence
     retries: Int[Array, ""]  # times the fit went back with half the step size: so do these
 
@@ -157,6 +158,7 @@ class JALAEM(JALAEMOptions):
             None if self.averaging is None else self.averaging.init(theta),
             _start_variance(cloud, base),
             None if self.minibatch is None else jnp.arange(model.num_groups),
+            None if self.minibatch is None else jnp.zeros(model.num_groups, bool),
             outside=jnp.zeros((), jnp.int32),
             retries=jnp.zeros((), jnp.int32),
         )
@@ -171,8 +173,22 @@ class JALAEM(JALAEMOptions):
         order, index = minibatches.visits(key_order, state, self.minibatch)
         part, some = minibatches.take_out(model, state, index)
         some = minibatches.weighed_to_theta(part, some)
+        some = self._settled(part, some, key_step)
         some, info = self.advance(key_step, part, some, self.plan(part, some, model.num_groups))
         return minibatches.put_back(state, index, order, some), info
+
+    def _settled(self, model: Model, state: State, key) -> State:
+        """After all but the last of the `moves` of a visit, with theta where it is."""
+
+        def move(k, state):
+            metric, _ = self._local(model, state)
+            h = state.memory.step_size if self.automatic else value_at(self.step_size, state.step)
+            memory = state.memory
+            still = Change(state.theta, memory.optimizer, memory.phase, h, metric, None)
+            moved, _ = self.advance(jax.random.fold_in(key, k), model, state, still)
+            return moved._replace(step=state.step)
+
+        return lax.fori_loop(1, self.moves, move, state)
 
     def plan(self, model: Model, state: State, num_groups: int | None = None) -> Change:
         """Lines 4-6: theta_{k+1} = OPT(theta_k, g_k), and how the particles will follow.

@@ -70,6 +70,7 @@ class JALAEMOptions(Algorithm):
     limiter: Any = None
     averaging: Any = None
     minibatch: int | None = dataclasses.field(default=None, metadata={"static": True})
+    moves: int = dataclasses.field(default=1, metadata={"static": True})
     kernel: Any = dataclasses.field(default_factory=Unadjusted)
 
     gives_evidence = True
@@ -150,6 +151,8 @@ class JALAEMOptions(Algorithm):
         langevin.check_preconditioner(model.latent, model.num_groups, self.preconditioner)
         if self.minibatch is not None:
             minibatches.check(self.minibatch, model)
+        elif arguments.check_count("JALAEM.moves", self.moves) > 1:
+            raise ValueError("JALAEM.moves goes with minibatch=, the groups that a step visits.")
 
     def check_theta(self, theta: Tree) -> None:
         if self.project is not None:

@@ -33,10 +33,19 @@ def check(size: Any, model: Model) -> None:
 
 
 def visits(key, state: State, size: int) -> tuple[Int[Array, " G"], Int[Array, " B"]]:
-    """The order of visits, shuffled anew when it is used up, and the groups of this step."""
-    order = state.memory.order
-    turn = state.step % (order.size // size)
-    order = trees.run_if(turn == 0, lambda order: jax.random.permutation(key, order), order)
+    """The order of visits, shuffled anew when it is used up, and the groups of this step.
+
+    Groups that are held out come last, where the turn never gets to.
+    """
+    order, held_out = state.memory.order, state.memory.held_out
+    turns = jnp.maximum(jnp.sum(~held_out) // size, 1)
+    turn = state.step % turns
+
+    def shuffled(order):
+        order = jax.random.permutation(key, order)
+        return order[jnp.argsort(held_out[order], stable=True)]
+
+    order = trees.run_if(turn == 0, shuffled, order)
     return order, lax.dynamic_slice_in_dim(order, turn * size, size)
 
 

@@ -27,7 +27,7 @@ from jalax._evidence.rounds import (
     prepare,
     refit,
 )
-from jalax._model import checks, sharding
+from jalax._model import checks, modules, sharding
 from jalax._model.frequencies import check_route
 from jalax._model.information import Moments
 from jalax._model.model import Model
@@ -161,7 +161,7 @@ def log_evidence(
     """
     arguments.check_key(key)
     assert key is not None
-    model = checks.prepare_model(model)
+    model, theta = modules.parted(checks.prepare_model(model), theta)
     layout, structure = sharding.layout_for(model, mesh), model.structure
     model, theta, key = layouts.with_auto_axes((model, theta, key))
     model = sharding.lay_out(model.replace(structure=structure), layout)

@@ -94,8 +94,16 @@ def _line(i: int, count: int) -> dict[str, Any]:
 
 
 def theta_path(ax: Any, result: FitRecord) -> None:
-    """Every number of theta along the steps, and at the end its estimate with a 95% interval."""
+    """Every number of theta along the steps, and at the end its estimate with a 95% interval.
+
+    Of a theta too large for the history its norm.
+    """
     steps = steps_of(result)
+    if "theta" not in result.history:
+        ax.plot(steps, result.history["theta_norm"], color=BLUE, lw=1.3)
+        ax.set_xlabel("step")
+        ax.set_ylabel("norm of theta")
+        return
     leaves = jax.tree.leaves(result.history["theta"])
     rows = np.concatenate([np.reshape(leaf, (len(steps), -1)) for leaf in leaves], axis=1)
     shown = min(rows.shape[1], MAX_LINES)

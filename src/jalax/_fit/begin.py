@@ -12,7 +12,7 @@ import numpy as np
 from jalax._evidence import default_cloud, rounds
 from jalax._fit.checkpoint import unflatten_state
 from jalax._fit.result import FitResult, SavedState
-from jalax._model import checks, held, information, sharding
+from jalax._model import checks, held, information, modules, sharding
 from jalax._model.algorithm import Algorithm
 from jalax._model.model import Model
 from jalax._model.types import Cloud, Start, State
@@ -32,6 +32,8 @@ MAX_STEPS = 1000  # of an automatic fit, unless it is told otherwise
 
 def as_asked(model: Model, theta: Tree, fixed: Any, log_prior: Any) -> tuple[Model, Tree]:
     """The model and its start value, with a prior on theta and with numbers of it held."""
+    if isinstance(model, Model):
+        model, theta = modules.parted(model, theta)
     if fixed is None and log_prior is None:
         return model, theta
     model = checks.prepare_model(model)

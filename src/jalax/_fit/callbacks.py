@@ -60,6 +60,7 @@ class Run:
     identity: dict[str, Any] | None = None  # of its checkpoints
     records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     pace: float = np.nan  # seconds a step, in the last chunk
+    note: str = ""  # of a callback, shown instead of theta
     lost: bool = False  # another process of the fit is gone, and with it part of the state
     began: float = dataclasses.field(default_factory=time.perf_counter)
 
@@ -296,11 +297,7 @@ def _what(run: Run) -> str:
 
 def progress_line(run: Run) -> str:
     """`averaging: theta 0.987, logz -73.34 +/- 0.03, ess 61`; of many fits, their medians."""
-    theta = [np.asarray(leaf) for leaf in jax.tree.leaves(run.theta)]
-    axis = 0 if run.many else None
-    flat = np.concatenate([_over_fits(leaf, axis).ravel() for leaf in theta])
-    shown = " ".join(f"{value:.4g}" for value in flat[:3]) + (" ..." if flat.size > 3 else "")
-    parts = [f"theta {shown}"]
+    parts = [run.note or _theta_line(run)]
     if run.latest("ess").size == 0:  # the very first step failed
         return parts[0]
     known = run.algorithm.path_evidence(run.state)
@@ -315,6 +312,14 @@ def progress_line(run: Run) -> str:
     if not run.algorithm.phases:
         return line
     return f"{run.algorithm.phases[int(np.nanmedian(run.latest('phase')))]}: {line}"
+
+
+def _theta_line(run: Run) -> str:
+    axis = 0 if run.many else None
+    theta = [np.asarray(leaf) for leaf in jax.tree.leaves(run.theta)]
+    flat = np.concatenate([_over_fits(leaf, axis).ravel() for leaf in theta])
+    shown = " ".join(f"{value:.4g}" for value in flat[:3])
+    return f"theta {shown}" + (" ..." if flat.size > 3 else "")
 
 
 def _settled(run: Run) -> bool:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jalax._fit.callbacks import Callback, Run, Stop
+from jalax._fit.loop import theta_record
 from jalax._model import evaluation, sharding
 from jalax._model.types import State
 from jalax._runtime import files
@@ -122,13 +123,16 @@ def _records(skeleton: Any, arrays: dict[str, np.ndarray], run: Run) -> dict[str
     if not records:
         return {}
     _, info = jax.eval_shape(run.algorithm.step, run.key, run.model, run.state)
-    theta = jax.tree.leaves(run.state.theta)  # as _save writes it
-    fields = info._asdict() | {"step": run.state.step, "theta": theta}
+    fields = info._asdict() | {"step": run.state.step} | theta_record(run.state.theta)
+    if "theta" in fields:
+        fields["theta"] = jax.tree.leaves(fields["theta"])  # as _save writes it
     rows = len(records["step"])
     expected = jax.tree.map(lambda leaf: ((rows, *leaf.shape), leaf.dtype.name), fields)
     if jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype.name), records) != expected:
         raise FileError("its history is not what this version of jalax records.")
-    return records | {"theta": jax.tree.structure(run.state.theta).unflatten(records["theta"])}
+    if "theta" in records:
+        records["theta"] = jax.tree.structure(run.state.theta).unflatten(records["theta"])
+    return records
 
 
 _NAMES = {
@@ -181,7 +185,7 @@ def _save(path, run: Run) -> None:
     leaves = flatten_state(run.state, arrays)
     arrays["log_joint"] = to_host(_log_joint(run.model, run.state.theta, run.state.particles))
     records = dict(run.history)
-    if records:
+    if "theta" in records:
         records["theta"] = jax.tree.leaves(records["theta"])
     meta = {
         **_identity(run),

@@ -14,7 +14,7 @@ from jalax._algorithms.scoring_state import Memory
 from jalax._evidence import measured
 from jalax._evidence.record import SavedState
 from jalax._evidence.uncertainty import Finished
-from jalax._fit import loop
+from jalax._fit import held_out, loop
 from jalax._fit.callbacks import Run
 from jalax._fit.driver import is_done
 from jalax._fit.second_modes import second_modes
@@ -36,6 +36,7 @@ CAREFUL = Scoring(damping=1.0, relaxation=1.07)
 class Choice(NamedTuple):
     algorithm: Algorithm
     reason: str  #: for the summary; "" where the user chose
+    trains: bool = False  #: by held-out log p, because theta is so large
 
     @property
     def is_ours(self) -> bool:
@@ -51,7 +52,7 @@ def choose(
     state: State | SavedState | None = None,
     saved: str | None = None,
 ) -> Choice:
-    """What the user gave; else Scoring where it suits, else JALA-EM.
+    """What the user gave; else Scoring where it suits, else JALA-EM, trained if theta is large.
 
     `saved` is the name of the algorithm in the fit's checkpoint. A fit that goes on from there, or
     from a state, goes on with the algorithm it had.
@@ -60,6 +61,9 @@ def choose(
         if not (isinstance(given, Scoring) and trees.size(model.latent) <= LATENTS_UP_TO):
             check_route(model, f"{type(given).__name__} was asked for")
         return Choice(checked(given), "")
+    if held_out.suits(model, theta):
+        reason = f"because theta has {trees.size(theta):,} numbers"
+        return Choice(held_out.algorithm_for(model).canonical(), reason, trains=True)
     if saved == JALAEM.__name__:
         return Choice(JALAEM().canonical(), "as in its checkpoint")
     if state is not None and not _is_of_scoring(state):

@@ -40,7 +40,7 @@ def result_of(
     if status != Status.DIVERGED:
         run.state = run.algorithm.complete(model, run.state)
     state, history = run.state, dict(run.history)
-    if history:
+    if "theta" in history:
         history["theta"] = _constrain_rows(model, history["theta"])
     particles, log_weights = _outside(model, state)
     if run.algorithm.finds_its_particles:

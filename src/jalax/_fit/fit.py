@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jalax._evidence import default_cloud
-from jalax._fit import conclusion, loop, refitting
+from jalax._fit import conclusion, held_out, loop, refitting
 from jalax._fit.begin import (
     as_asked,
     continued,
@@ -36,6 +36,7 @@ from jalax._fit.checkpoint import checkpoint, checkpointed_algorithm
 from jalax._fit.choice import Choice, Verdict, again, checked, choose, judged, looked_again
 from jalax._fit.driver import capacity_of, drive, with_progress
 from jalax._fit.fit_many import fit_many
+from jalax._fit.held_out import Training
 from jalax._fit.overflow import climbed_in_double
 from jalax._fit.restarts import check_restarts, restarted
 from jalax._fit.result import FitResult, SavedState
@@ -51,6 +52,7 @@ from jalax._runtime.compilation import compile_ahead, split
 from jalax._runtime.failures import naming_knobs, termination_as_interrupt
 from jalax._runtime.layouts import Layout
 from jalax._starts.example import Example
+from jalax._starts.in_blocks import InBlocks
 
 
 def fit(
@@ -172,6 +174,8 @@ def fit(
             progress=progress,
             began=began,
         )
+        if choice.trains:
+            request = request.training()
         run, status, message = _run_from_anywhere(request, choice.algorithm, theta, state)
         verdict = request.judged(run, status, choice)
         while verdict.doubt:
@@ -208,6 +212,15 @@ class _Request(NamedTuple):
         climbs = self.modes is None and not limited
         with termination_as_interrupt():
             return looked_again(run, verdict, capacity_of(self.chunk_size), climbs)
+
+    def training(self) -> _Request:
+        """With held-out groups to stop by."""
+        training = Training(self.model, self.key)
+        asked: dict[str, Any] = {"callbacks": [*self.callbacks, training]}
+        if self.start is None:
+            asked["start"] = training.start
+            asked["num_particles"] = self.num_particles or held_out.PARTICLES
+        return self._replace(num_steps=self.num_steps or held_out.MAX_STEPS, **asked)
 
     def whitened(self, model: Model) -> _Request:
         """With other latents. A checkpoint of theirs could not be told from one of the first."""
@@ -292,7 +305,7 @@ def _begin(
                 conclusion.compile_ahead(model, first)
         return begin, first if asked.modes is None else searching_from(first, asked.modes)
     if given is not None:
-        cloud = draw_start(key, begin, model, theta, count)
+        cloud = _drawn(key, asked, begin, algorithm, theta, count, capacity)
         checks.check_start(model, theta, cloud, algorithm.gives_evidence)
         return begin, first_state(key, algorithm, model, theta, cloud)
 
@@ -309,6 +322,22 @@ def _begin(
         begin, cloud = default_start_cloud(key, begin, model, theta, count)
         checks.check_start(model, theta, cloud, algorithm.gives_evidence)
     return begin, first_state(key, algorithm, model, theta, cloud)
+
+
+def _drawn(key, asked: _Request, begin: Start, algorithm, theta: Tree, count: int, capacity: int):
+    """The cloud of a given start; what draws by programs of its own lets the loop compile."""
+    model = asked.model
+    if not isinstance(begin, InBlocks):
+        return draw_start(key, begin, model, theta, count)
+
+    def loop_and_first_state() -> list[Any]:
+        cloud = draw_start.eval_shape(key, begin, model, theta, count)
+        state = first_state.eval_shape(key, algorithm, model, theta, cloud)
+        first = first_state.lower(key, algorithm, model, theta, cloud)
+        return [_lowered(key, algorithm, model, state, capacity), first]
+
+    with _compiling(model, loop_and_first_state):
+        return begin.drawn(key, model, theta, count)
 
 
 @contextlib.contextmanager

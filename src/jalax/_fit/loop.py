@@ -34,9 +34,19 @@ from jalax._runtime.compilation import (
 _step = jax.jit(lambda key, algorithm, model, state: algorithm.step(key, model, state), inline=True)
 
 
+THETA_KEPT = 100_000  # numbers of theta that the history has in every row
+
+
+def theta_record(theta: Tree) -> dict[str, Tree]:
+    """theta in a row of the history; of a very large one its norm."""
+    if trees.size(theta) > THETA_KEPT:
+        return {"theta_norm": trees.global_norm(theta)}
+    return {"theta": theta}
+
+
 class Chunk(NamedTuple):
     state: State
-    records: dict[str, Any]  # "step", "theta", the fields of Info: `capacity` rows, `length` valid
+    records: dict[str, Any]  # "step", "theta" (or its norm), the fields of Info: `capacity` rows, `length` valid
     length: Int[Array, ""]  # steps done, the failed one included
     healthy: Bool[Array, ""]  # False: the last step left no finite particle, or no finite theta
 
@@ -81,7 +91,7 @@ def chunk(key, algorithm: Algorithm, model: Model, state: State, length, capacit
     """Up to `length` steps from `state`, fewer if one fails or the algorithm is done."""
 
     def record(state: State, info) -> dict[str, Tree]:
-        return {"step": state.step, "theta": state.theta, **info._asdict()}
+        return {"step": state.step, **theta_record(state.theta), **info._asdict()}
 
     row = jax.eval_shape(lambda *args: record(*_step(*args)), key, algorithm, model, state)
     packed = jax.eval_shape(pack, row)

@@ -72,7 +72,7 @@ class FitResult(AfterFit, Portable):
             of Scoring are quasi-random points.
         log_weights: their unnormalised log-weights, (N,); grouped (G, N).
         history: one row a step (or every so many, see `record` in `jalax.fit`): "step", "theta" (a
-            tree like theta), "ess" (lowest over groups, before resampling), "mean_log_joint",
+            tree like theta; "theta_norm" of one of more than 100,000 numbers), "ess" (lowest over groups, before resampling), "mean_log_joint",
             "grad_norm", "resampled", "dead" and, from JALA-EM, "log_evidence" (of the path;
             relative to theta_0 if the start had none), its rough "log_evidence_error" and "phase"
             (0 moving, 1 averaging, 2 done); from Scoring "log_evidence" (log p at that theta) and
@@ -228,6 +228,10 @@ class FitResult(AfterFit, Portable):
         arguments.check_number("last", last, expected, lambda number: 0 < number <= 1)
         rows = self.history["ess"].shape[0]
         first = min(rows - 1, round(rows * (1 - last)))
+        if "theta" not in self.history:
+            raise ValueError(
+                "there is no average of theta: it is so large that the history has its norm only."
+            )
         return jax.tree.map(lambda leaf: leaf[first:].mean(axis=0), self.history["theta"])
 
     def summary(self) -> Summary:

@@ -26,6 +26,10 @@ NOT_FINITE = (
 )
 
 
+LARGE = 300  # numbers of theta: a network
+RANDOM = ("random_bits", "threefry2x32", "rng_bit_generator", "random_gamma")
+
+
 class NotFiniteError(ValueError):
     """log_joint, or its gradient, is not finite where a fit would begin."""
 
@@ -135,6 +139,20 @@ def check_log_joint(model: Model, theta: Tree, name: str = "log_joint") -> None:
     if isinstance(model, GroupedModel):
         data = trees.shapes(data, 1)
     check_scalar(name, model.density(), {"theta": theta, "x": model.latent, "data": data})
+    if trees.size(theta) > LARGE and draws(model.density(), theta, model.latent, data):
+        warnings.warn(
+            f"{name} draws random numbers, such as those of dropout. They are the same at every "
+            "visit, since no key is passed, and log p must be a function of theta, x and data "
+            "alone: run the network without dropout (Equinox: inference=True, Flax: "
+            "deterministic=True).",
+            stacklevel=level_of_user(),
+        )
+
+
+def draws(function: Callable, *arguments: Tree) -> bool:
+    """Whether a random number is drawn in it."""
+    text = str(jax.make_jaxpr(function)(*arguments))
+    return any(f" {name}[" in text for name in RANDOM)
 
 
 def check_scalar(name: str, function: Callable, arguments: dict[str, Tree]) -> None:
@@ -168,6 +186,8 @@ def traced(name: str, function: Callable, arguments: dict[str, Tree]) -> Any:
         ) from error
     except Exception as error:
         error.add_note(raised_inside(name, arguments))
+        if "dropout" in f"{error}".lower():
+            error.add_note("log p must not be random: run the network without dropout")
         raise
 
 

@@ -123,6 +123,21 @@ class Optax:
         return f"Optax({self.factory!r}, {options})"
 
 
+def adam(learning_rate: float) -> Optax:
+    """Adam with a learning rate that may change on the way: it is in the optimiser's state.
+
+    >>> adam(1e-3).init(0.0).hyperparams["learning_rate"].item() == np.float32(1e-3)
+    True
+    """
+    return Optax(_adam, learning_rate=learning_rate)
+
+
+def _adam(learning_rate: Any) -> Any:
+    import optax
+
+    return optax.inject_hyperparams(optax.adam)(learning_rate=learning_rate)
+
+
 def as_optimizer(optimizer: Any) -> Optax | None:
     """None, `Optax`, `ObservedInformation`, or an optax transformation under a static key."""
     if optimizer is None or isinstance(optimizer, Optax) or hasattr(optimizer, "direction"):

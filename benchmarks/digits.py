@@ -1,0 +1,259 @@
+"""A decoder for digits by JALA-EM, a VAE and an IWAE: the same decoder, the same seconds, one judge.
+
+    python benchmarks/digits.py [--seconds 60] [--out FOLDER]  # digits.md, .json, images/digits.png
+
+The data are the 2,500 images of four digits that come with the package, black and white: 2,000 to
+train on, 250 to say when to stop and which learning rate is best, and 250 to judge by. The decoder
+has 10 latents and two layers of 200; the encoders of VAE and IWAE mirror it. Each method has the
+seconds for each of its learning rates; JALA-EM's include its compilation, the others' do not. All
+three are judged by `jalax.log_evidence` of the decoder on the 250 images: log p an image, with its
+Monte-Carlo error, and its standard error from image to image.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from _common import Row, machine, quick, write
+
+LATENTS, WIDTH, PIXELS = 10, 200, 784
+RATES = (1e-3, 3e-4)
+BATCH, EVERY = 128, 100  # images a step, steps between two looks at the validation set
+FIGURE = Path(__file__).parents[1] / "docs" / "images" / "digits.png"
+
+
+def images() -> list:
+    """Train, validation and test set, black and white."""
+    import jax.numpy as jnp
+
+    import jalax
+
+    data = jalax.datasets.mnist()
+    order = np.random.default_rng(0).permutation(len(data.features))
+    pixels = (data.features[order] > 0.5).astype(np.float32)
+    return [jnp.asarray(part) for part in np.split(pixels, [len(pixels) - 500, len(pixels) - 250])]
+
+
+def layers(key, sizes):
+    import jax
+    import jax.numpy as jnp
+
+    keys = jax.random.split(key, len(sizes) - 1)
+    return [
+        (jax.random.normal(k, (m, n)) / np.sqrt(m), jnp.zeros(n))
+        for k, m, n in zip(keys, sizes[:-1], sizes[1:], strict=True)
+    ]
+
+
+def network(theta, x):
+    import jax.numpy as jnp
+
+    for weight, bias in theta[:-1]:
+        x = jnp.tanh(x @ weight + bias)
+    return x @ theta[-1][0] + theta[-1][1]
+
+
+def log_normal(x, mean=0.0, log_sd=0.0):
+    import jax.numpy as jnp
+
+    terms = -0.5 * ((x - mean) / jnp.exp(log_sd)) ** 2 - log_sd - 0.5 * np.log(2 * np.pi)
+    return jnp.sum(terms, axis=-1)
+
+
+def log_joint(theta, z, y):
+    import jax
+    import jax.numpy as jnp
+
+    logits = network(theta, z)
+    return log_normal(z) + jnp.sum(y * logits - jax.nn.softplus(logits), axis=-1)
+
+
+def bound(theta, encoder, y, key, samples):
+    """The importance-weighted bound on log p of each image; with one sample, the VAE's."""
+    import jax
+    import jax.numpy as jnp
+
+    mean, log_sd = jnp.split(network(encoder, y), 2, axis=-1)
+    noise = jax.random.normal(key, (samples, *mean.shape))
+    z = mean + jnp.exp(log_sd) * noise
+    log_w = log_joint(theta, z, y) - log_normal(z, mean, log_sd)
+    return jax.scipy.special.logsumexp(log_w, axis=0) - np.log(samples)
+
+
+def autoencoder(samples, rate, seconds, train, valid):
+    """The decoder with the best bound (of 50 samples) on the validation set."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    key = jax.random.key(1)
+    theta = layers(key, [LATENTS, WIDTH, WIDTH, PIXELS])
+    encoder = layers(jax.random.key(2), [PIXELS, WIDTH, WIDTH, 2 * LATENTS])
+    adam = optax.adam(rate)
+
+    @jax.jit
+    def steps(both, memory, key):
+        def one(carry, key):
+            both, memory = carry
+            pick, noise = jax.random.split(key)
+            y = train[jax.random.choice(pick, len(train), (BATCH,), replace=False)]
+            slope = jax.grad(lambda both: -jnp.mean(bound(*both, y, noise, samples)))(both)
+            change, memory = adam.update(slope, memory)
+            return (optax.apply_updates(both, change), memory), None
+
+        return jax.lax.scan(one, (both, memory), jax.random.split(key, EVERY))[0]
+
+    @jax.jit
+    def judge(both):
+        return jnp.mean(bound(*both, valid, jax.random.key(3), 50))
+
+    both, memory = (theta, encoder), adam.init((theta, encoder))
+    jax.block_until_ready((steps(both, memory, key), judge(both)))  # compiles
+    began, best, taken, k = time.perf_counter(), (-np.inf, theta, 0.0), 0.0, 0
+    while taken < seconds:
+        both, memory = steps(both, memory, jax.random.fold_in(key, k))
+        value, k = float(judge(both)), k + 1
+        taken = time.perf_counter() - began
+        if value > best[0]:
+            best = value, both[0], taken
+    return best[1], {"steps": EVERY * k, "best after": best[2]}
+
+
+def by_jala_em(rate, seconds, train, valid):
+    import jax
+    import jax.numpy as jnp
+
+    import jalax
+    from jalax.options import InverseHessian, adam
+
+    model = jalax.GroupedModel(log_joint, jnp.zeros(LATENTS), train)
+    watch = jalax.callbacks.held_out(model.replace(data=valid), every=EVERY, drops=2)
+    method = jalax.JALAEM(
+        step_size=0.3,
+        preconditioner=InverseHessian(),
+        optimizer=adam(rate),
+        minibatch=BATCH,
+        moves=3,
+    )
+    result = jalax.fit(
+        model,
+        layers(jax.random.key(1), [LATENTS, WIDTH, WIDTH, PIXELS]),
+        key=jax.random.key(0),
+        algorithm=method,
+        start=jalax.starts.Laplace(num_draws=64),
+        num_particles=32,
+        num_steps=1_000_000,
+        callbacks=[watch, jalax.time_limit(seconds)],
+    )
+    best = max(watch.looks, key=lambda look: look.log_p)
+    taken = result.seconds * best.step / max(result.num_steps, 1)
+    print(result.message, [tuple(look) for look in watch.looks[:: max(len(watch.looks) // 8, 1)]])
+    return result.theta, {"steps": result.num_steps, "best after": taken}
+
+
+def judged(theta, images) -> tuple[float, float, float]:
+    """log p an image, its Monte-Carlo error and its standard error from image to image."""
+    import warnings
+
+    import jax
+    import jax.numpy as jnp
+
+    import jalax
+
+    model = jalax.GroupedModel(log_joint, jnp.zeros(LATENTS), images, group_batch=25)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = jalax.log_evidence(
+            model, theta, key=jax.random.key(7), error=0.1 * len(images), max_particles=10_000
+        )
+    print(found)
+    spread = np.std(found.groups, ddof=1) / np.sqrt(len(images))
+    return found.value / len(images), found.error / len(images), float(spread), found.groups
+
+
+def rivals(seconds):
+    return {
+        "VAE": partial(autoencoder, 1),
+        "IWAE (50)": partial(autoencoder, 50),
+        "JALA-EM": by_jala_em,
+    }
+
+
+def study(seconds: float) -> tuple[list[Row], dict]:
+    train, valid, test = images()
+    rows, decoders, groups = [], {}, {}
+    for name, method in rivals(seconds).items():
+        tried = []
+        for rate in RATES:
+            theta, told = method(rate, seconds, train, valid)
+            tried.append((judged(theta, valid)[0], rate, theta, told))
+            print(name, rate, tried[-1][0], told, flush=True)
+        _, rate, theta, told = max(tried, key=lambda one: one[0])
+        log_p, error, spread, groups[name] = judged(theta, test)
+        decoders[name] = theta
+        apart = groups[name] - groups["VAE"]
+        rows.append(
+            {
+                "method": name,
+                "held-out log p an image": f"{log_p:.2f}",
+                "Monte-Carlo error": f"{error:.3f}",
+                "from image to image": f"{spread:.2f}",
+                "above the VAE": f"{apart.mean():+.2f} ± {apart.std() / np.sqrt(len(apart)):.2f}",
+                "learning rate": f"{rate:g}",
+                "steps": told["steps"],
+                "best after (s)": round(told["best after"]),
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows, decoders
+
+
+def draw(decoders: dict) -> None:
+    """Samples of each decoder, and what it makes of the latents of eight test images."""
+    import jax
+    import jax.numpy as jnp
+    import matplotlib.pyplot as plt
+
+    import jalax
+
+    test = images()[2][:8]
+    z = jax.random.normal(jax.random.key(5), (8, LATENTS))
+    start = jalax.starts.Laplace(num_draws=512)
+    rows = {"test images": test}
+    for name, theta in decoders.items():
+        model = jalax.GroupedModel(log_joint, jnp.zeros(LATENTS), jnp.asarray(test))
+        cloud = jax.jit(partial(start, num_particles=64))(jax.random.key(6), model, theta)
+        rows[f"{name}, posterior mean"] = jax.nn.sigmoid(network(theta, cloud.particles)).mean(1)
+    for name, theta in decoders.items():
+        rows[f"{name}, samples"] = jax.nn.sigmoid(network(theta, z))
+    figure, axes = plt.subplots(len(rows), 8, figsize=(8, len(rows)), layout="constrained")
+    for line, (name, pictures) in zip(axes, rows.items(), strict=True):
+        for ax, picture in zip(line, pictures, strict=True):
+            ax.imshow(np.reshape(picture, (28, 28)), cmap="gray_r", vmin=0, vmax=1)
+            ax.axis("off")
+        line[0].set_title(name, loc="left", fontsize=8)
+    figure.savefig(FIGURE, dpi=110, metadata={"Software": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=3 if quick() else 60)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    rows, decoders = study(options.seconds)
+    if not quick():
+        draw(decoders)
+    text = f"{options.seconds:g} seconds for each learning rate of {', '.join(map(str, RATES))}."
+    write("digits", [text, rows], machine=machine(), rows=rows)
+
+
+if __name__ == "__main__":
+    main()

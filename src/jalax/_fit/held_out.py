@@ -1,0 +1,285 @@
+"""Training by held-out log p: of a theta so large that it would learn the data by heart.
+
+Its likelihood has no maximum worth finding: log p of groups that the fit does not see rises and
+then falls. `held_out` watches it; `Training` is how `fit` goes about it by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jalax._algorithms.jala_em import JALAEM
+from jalax._fit.begin import first_state
+from jalax._fit.callbacks import Callback, Run, Stop
+from jalax._model import checks, information
+from jalax._model.model import GroupedModel, Model
+from jalax._model.types import State, Status
+from jalax._particles import trees
+from jalax._particles.langevin import InverseHessian
+from jalax._particles.trees import Tree
+from jalax._runtime import arguments
+from jalax._runtime.compilation import fold_in
+from jalax._runtime.options import adam
+from jalax._runtime.processes import to_host
+from jalax._starts.in_blocks import InBlocks
+
+MAX_STEPS = 20_000  # of a fit that held-out log p stops, unless it is told otherwise
+PARTICLES, DRAWS, STEP_SIZE = 32, 256, 0.3
+GROUPS_A_STEP, MOVES = 256, 3  # where there are more groups than this, and some must wait
+PILOT, CLIMB = 20, 40  # steps between two looks
+SHARE, FEWEST, MOST = 10, 10, 1_000  # a tenth of the groups is held out, so many at least and most
+RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that a pilot tries
+LOWER = 3.0  # what the rate is divided by where held-out log p rises no longer
+AT_LAST = 10  # with all groups: a tenth of the steps so far
+NOISE = 0.1  # standard errors: a smaller gain is none
+
+
+class Look(NamedTuple):
+    """Held-out log p, as seen after a step."""
+
+    step: int
+    rate: float  # of the optimiser; NaN where it cannot be told
+    log_p: float  #: the mean over the groups
+    error: float  #: of that mean, from group to group
+
+
+class held_out(Callback):
+    """Watch log p of data that the fit does not see, and stop where it no longer rises.
+
+    Every so many steps log p of each group of `model` is estimated at the theta of that step, by
+    importance sampling from a Student-t on the mode of its latent. The result has the best theta.
+    Where the optimiser's learning rate can be changed (`jalax.options.adam`), a fit that no longer
+    gains first goes on from the best theta with a third of it.
+
+    `looks` has what was seen: step, learning rate, log p a group, and its standard error.
+
+    Args:
+        model: a `jalax.GroupedModel` of the held-out data: the model of the fit with other data.
+        every: steps between two looks.
+        patience: how many looks without a gain are waited for.
+        drops: how often the rate is lowered before the fit ends.
+        num_draws: of the importance sampling, in each group.
+    """
+
+    def __init__(
+        self,
+        model: GroupedModel,
+        *,
+        every: int = 40,
+        patience: int = 3,
+        drops: int = 2,
+        num_draws: int = 128,
+    ):
+        if not isinstance(model, GroupedModel):
+            raise TypeError(
+                "held_out takes a jalax.GroupedModel of the held-out data, got "
+                f"{type(model).__name__}."
+            )
+        self.model: Model = checks.prepare_model(model)
+        self.every = arguments.check_count("held_out's every", every)
+        self.patience = arguments.check_count("held_out's patience", patience)
+        self.drops = arguments.check_count("held_out's drops", drops, 0)
+        draws = arguments.check_count("held_out's num_draws", num_draws, 2)
+        self._points = InBlocks(size=model.num_groups, num_draws=draws)
+        self.looks: list[Look] = []
+        self._best: State | None = None
+        self._best_groups: np.ndarray = np.zeros(0)
+        self._waited = self._dropped = 0
+
+    def begin(self, run: Run) -> None:
+        if run.many:
+            raise ValueError("held_out watches one fit, not many at once.")
+        self.looks, self._best, self._waited, self._dropped = [], None, 0, 0
+        self._from = run.step
+
+    def steps_until_due(self, run: Run) -> int:
+        return self.every - (run.step - self._from) % self.every
+
+    def after_chunk(self, run: Run) -> Stop | None:
+        if run.diverged.all():
+            return self._lowered(run) if self._best is not None else None
+        if (run.step - self._from) % self.every:
+            return None
+        if self._look(run):
+            return None
+        self._waited += 1
+        if self._waited < self.patience:
+            return None
+        return self._lowered(run)
+
+    def end(self, run: Run) -> None:
+        """However the fit ends: with the best theta."""
+        if self._best is not None:
+            run.state = self._best._replace(step=run.state.step)
+
+    def _look(self, run: Run) -> bool:
+        """Whether log p has risen since the best look so far; that is kept."""
+        theta = run.algorithm.estimate(run.state)
+        groups = self._log_p(run, theta)
+        error = float(np.std(groups) / np.sqrt(groups.size))
+        self.looks.append(Look(run.step, rate_of(run.state), float(np.mean(groups)), error))
+        run.note = f"held-out log p {np.mean(groups):.3f} +/- {error:.3f} a group"
+        if self._best is not None:
+            gain = groups - self._best_groups
+            if not np.mean(gain) > NOISE * np.std(gain) / np.sqrt(groups.size):
+                return False
+        self._best, self._best_groups, self._waited = run.state, groups, 0
+        return True
+
+    def _log_p(self, run: Run, theta: Tree) -> np.ndarray:
+        """Of every group. The random numbers are the same at each theta: differences decide."""
+        every = np.arange(self.model.num_groups)
+        cloud = self._points.block(run.key, self.model, every, theta, PARTICLES)
+        return np.asarray(to_host(cloud.log_evidence), float)
+
+    def _lowered(self, run: Run) -> Stop | None:
+        """Back to the best theta with a lower rate, or the end."""
+        assert self._best is not None
+        self._waited, rate = 0, rate_of(run.state) / LOWER
+        if self._dropped == self.drops or not np.isfinite(rate):
+            return self._ended(run)
+        self._dropped += 1
+        self._go_on(run, self._best, rate)
+        return None
+
+    def _go_on(self, run: Run, state: State, rate: float) -> None:
+        """From an earlier state; steps are counted on, so that the noise of the moves is new."""
+        run.diverged = np.zeros_like(run.diverged)
+        run.state = with_rate(state._replace(step=run.state.step), rate)
+
+    def _ended(self, run: Run) -> Stop | None:
+        best = max(self.looks, key=lambda look: look.log_p)
+        return Stop(
+            Status.STOPPED,
+            f"log p of {self.model.num_groups} held-out groups no longer rises: "
+            f"{best.log_p:.3f} +/- {best.error:.3f} a group",
+        )
+
+
+class Training(held_out):
+    """How `fit` trains a large theta: `held_out` with groups of its own model.
+
+    Learning rates are tried one after the other from theta_0, and it begins there again with a
+    third of the best. From the best theta it takes a tenth of the steps more with all groups.
+    Where there are too few to hold some out it watches log p of all.
+    """
+
+    def __init__(self, model: GroupedModel, key: jax.Array):
+        self._held = held_out_groups(key, model.num_groups)
+        watched = np.flatnonzero(self._held) if self._held.any() else np.arange(model.num_groups)
+        part = model.replace(data=jax.tree.map(lambda x: x[watched], model.data))
+        super().__init__(part, drops=1, num_draws=DRAWS)
+
+    @property
+    def start(self) -> InBlocks:
+        """Of few draws: a path of this kind carries no evidence that they could improve."""
+        return self._points
+
+    def begin(self, run: Run) -> None:
+        super().begin(run)
+        self._trials: list[tuple[float, float]] = []  # log p, and the rate
+        self.every = PILOT
+        self._until: int | None = None  # the last step with all groups
+        self._first = _without_path(run.state, jnp.asarray(self._held))
+        self._go_on(run, self._first, RATES[0])
+
+    def after_chunk(self, run: Run) -> Stop | None:
+        if self._until is not None:
+            return self._all_seen(run)
+        if len(self._trials) < len(RATES):
+            return self._tried(run)
+        return super().after_chunk(run)
+
+    def _tried(self, run: Run) -> Stop | None:
+        """The pilot: the next rate, or the best of them."""
+        failed = bool(run.diverged.all())
+        if not failed and (run.step - self._from) % self.every:
+            return None
+        if not failed:
+            self._look(run)
+        log_p = -np.inf if failed else self.looks[-1].log_p
+        self._trials.append((log_p, RATES[len(self._trials)]))
+        self._from = run.step
+        if len(self._trials) < len(RATES):
+            self._go_on(run, self._first, RATES[len(self._trials)])
+        elif np.isfinite(max(self._trials)[0]):
+            _, rate = max(self._trials)
+            self._best, self.every = None, CLIMB
+            self._go_on(run, self._first, rate / LOWER)
+        return None
+
+    def _ended(self, run: Run) -> Stop | None:
+        """Then all groups, with the rate that the best theta had when it was reached."""
+        stop = super()._ended(run)
+        if not self._held.any():
+            return stop
+        assert self._best is not None
+        self._message, steps = stop, run.step - self._from
+        key, num_particles = fold_in(run.key, run.step), run.state.log_weights.shape[1]
+        cloud = self.start.drawn(key, run.model, self._best.theta, num_particles)
+        fresh = first_state(key, run.algorithm, run.model, self._best.theta, cloud)
+        memory = fresh.memory._replace(optimizer=self._best.memory.optimizer)
+        fresh = _without_path(fresh._replace(memory=memory), memory.held_out)
+        self._go_on(run, fresh, rate_of(self._best))
+        self._until, self._best = run.step + -(-steps // AT_LAST), None
+        run.note += ", now with all groups"
+        return None
+
+    def steps_until_due(self, run: Run) -> int:
+        return super().steps_until_due(run) if self._until is None else self._until - run.step
+
+    def _all_seen(self, run: Run) -> Stop | None:
+        assert self._until is not None
+        return None if run.step < self._until else self._message
+
+
+def _without_path(state: State, held: jax.Array) -> State:
+    """It goes back and on again: an evidence along such a path means nothing."""
+    retries = jnp.ones_like(state.memory.retries)
+    return state._replace(memory=state.memory._replace(held_out=held, retries=retries))
+
+
+def rate_of(state: State) -> float:
+    """The learning rate in the optimiser's memory; NaN where it has none."""
+    return float(getattr(_optimizer(state), "hyperparams", {}).get("learning_rate", np.nan))
+
+
+def with_rate(state: State, rate: float) -> State:
+    optimizer = _optimizer(state)
+    old = optimizer.hyperparams["learning_rate"]
+    numbers = optimizer.hyperparams | {"learning_rate": jnp.asarray(rate, old.dtype)}
+    memory = state.memory._replace(optimizer=optimizer._replace(hyperparams=numbers))
+    return state._replace(memory=memory)
+
+
+def _optimizer(state: State) -> Any:
+    return getattr(state.memory, "optimizer", None)
+
+
+def suits(model: Model, theta: Tree) -> bool:
+    """theta is too large for the information about it, and there are groups to visit in turn."""
+    alone = model.layout is None and model.frequencies is None
+    return model.grouped and alone and not information.fits(theta)
+
+
+def algorithm_for(model: Model) -> JALAEM:
+    """Nothing that would need the information, or hold theta back."""
+    return JALAEM(
+        step_size=STEP_SIZE,
+        preconditioner=InverseHessian(),
+        optimizer=adam(RATES[0]),
+        minibatch=min(GROUPS_A_STEP, model.num_groups),
+        moves=1 if model.num_groups <= GROUPS_A_STEP else MOVES,
+    )
+
+
+def held_out_groups(key: jax.Array, count: int) -> np.ndarray:
+    """A tenth of the groups, none where there are few."""
+    held, size = np.zeros(count, bool), int(np.clip(count // SHARE, FEWEST, MOST))
+    if count >= 3 * FEWEST:
+        held[np.asarray(jax.random.permutation(fold_in(key, 3), count))[:size]] = True
+    return held
