@@ -28,7 +28,6 @@ import jalax
 from jalax._model import checks
 from jalax._model.types import Cloud
 from jalax._particles import resampling, trees, weight_math
-from jalax._runtime import compilation
 from jalax._runtime.options import canonical
 
 STEPS = 1000
@@ -108,8 +107,8 @@ def run(
     cloud = Cloud(particles, jnp.zeros((groups, num), dtype), None)
     state = jax.jit(algorithm.init)(jax.random.key(0), model, theta, cloud)
 
-    # Their runs take longer than their compilation, whatever the flags of this process are.
-    @functools.partial(jax.jit, compiler_options=compilation.known_options(compilation.LEVEL_2))
+    # Its runs take longer than its compilation, whatever the flags of this process are.
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 2})
     def step(state, noise, ancestors, low):
         # Any ESS is below 2 N, and none below 0: the groups to resample are told.
         told = dataclasses.replace(algorithm, resample_below=jnp.where(low, 2.0, 0.0))

@@ -149,6 +149,7 @@ def test_any_pattern(seed, size, degree, hubs):
 # ---------------------------------------------------------------- not positive definite
 
 
+@pytest.mark.slow_cases(*(f"float64-{x}" for x in ("series", "two factors", "dense", "diagonal")))
 @pytest.mark.parametrize("name", ["series", "global", "two factors", "dense", "diagonal", "one"])
 def test_what_is_not_positive_definite_is_said_and_mended(name, precision):
     """One negative direction of each: in the band, in the border, or anywhere."""

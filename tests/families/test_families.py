@@ -380,6 +380,7 @@ def test_the_density_is_scipys(case):
     np.testing.assert_allclose(found, exact, rtol=3e-6, atol=3e-6)
 
 
+@pytest.mark.slow_cases("truncated conwaymaxwellpoisson", "conwaymaxwellpoisson, overdispersed")
 @pytest.mark.parametrize("case", CASES)
 def test_padding_has_no_part_in_a_gradient(case):
     """There all data are 0 and eta is: what is masked must not become NaN on the way back."""
