@@ -11,6 +11,7 @@ log p (its rounding is then what a sum of many terms has at least), or repeat th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,9 @@ def repeated(times: int):
     return jalax.models.logistic_regression(features, labels), 0.0, 0.01 / times
 
 
+_normalised = jax.jit(weight_math.normalise)
+
+
 class Recorded:
     """Noise, ancestors, and which groups resample at each step: made once, in float64."""
 
@@ -81,7 +85,7 @@ class Recorded:
 
     def decide(self, log_weights: jax.Array, below: float) -> tuple[np.ndarray, np.ndarray]:
         """Systematic resampling of the groups whose ESS is low."""
-        weights = np.asarray(weight_math.normalise(log_weights))
+        weights = np.asarray(_normalised(log_weights))
         groups, num = weights.shape
         low = 1 / np.sum(weights**2, axis=1) < below * num
         points = (np.arange(num) + self.random.uniform(size=(groups, 1))) / num
@@ -103,7 +107,8 @@ def run(
     cloud = Cloud(particles, jnp.zeros((groups, num), dtype), None)
     state = jax.jit(algorithm.init)(jax.random.key(0), model, theta, cloud)
 
-    @jax.jit
+    # Its runs take longer than its compilation, whatever the flags of this process are.
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 2})
     def step(state, noise, ancestors, low):
         # Any ESS is below 2 N, and none below 0: the groups to resample are told.
         told = dataclasses.replace(algorithm, resample_below=jnp.where(low, 2.0, 0.0))
@@ -136,7 +141,8 @@ def compare(
         model, theta, step_size = make()
         if height:
             model = lifted(model, height)
-        start = jalax.Laplace()(
+        draw = jax.jit(jalax.Laplace(), static_argnums=3)
+        start = draw(
             jax.random.key(1),
             checks.prepare_model(model),
             jax.tree.map(jnp.asarray, theta),

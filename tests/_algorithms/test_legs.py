@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import jax
@@ -109,15 +110,19 @@ NUM_LEGS = 40
 
 def legs_of_skewed():
     plan, nothing = plan_of(Pattern.dense(40)), jnp.zeros(0)
-    white = whitening.whitened(skewed, nothing, jnp.zeros(40), plan)
-    others = jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), white)
     path = leg.Path(jnp.asarray(4), jnp.asarray(0))
 
-    def one(key):
-        return leg.leg(key, lambda _, u: skewed(u), white, others, plan, 64, path).log_p[0]
+    @jax.jit
+    def every_leg(keys):
+        white = whitening.whitened(skewed, nothing, jnp.zeros(40), plan)
+        others = jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), white)
 
-    keys = jax.random.split(jax.random.key(0), NUM_LEGS)
-    return np.asarray(jax.jit(lambda: jax.lax.map(one, keys))(), float)
+        def one(key):
+            return leg.leg(key, lambda _, u: skewed(u), white, others, plan, 64, path).log_p[0]
+
+        return jax.lax.map(one, keys)
+
+    return np.asarray(every_leg(jax.random.split(jax.random.key(0), NUM_LEGS)), float)
 
 
 def test_a_leg_begins_where_the_mass_is(monkeypatch):
@@ -178,9 +183,14 @@ def test_modes_at_the_thetas_around(x64):
     """Laplace's approximation there is that of a search from the mode, to a hundredth of what the
     implicit function theorem alone leaves (0.003)."""
     crossed = Crossed()
-    here, _, others, _ = crossed.around()
-    found = jax.vmap(lambda theta: crossed.searched(theta, here.mode).laplace)(others.theta)
-    np.testing.assert_allclose(others.laplace, found, atol=1e-4)
+
+    @jax.jit
+    def around_and_searched():
+        here, _, others, _ = crossed.around()
+        search = jax.vmap(lambda theta: crossed.searched(theta, here.mode).laplace)
+        return others.laplace, search(others.theta)
+
+    np.testing.assert_allclose(*around_and_searched(), atol=1e-4)
 
 
 def test_modes_at_thetas_far_away():
@@ -214,25 +224,34 @@ def test_modes_at_thetas_far_away():
     assert np.all(np.abs(np.asarray(seen.laplace - exact)) < [5, 5, 0.5, 0.05])
 
 
+@functools.cache
+def crossed_differences(level):
+    """One program for both cases: operation by operation it would take 200."""
+    crossed = Crossed(level)
+
+    @jax.jit
+    def found(pairs):
+        here, offsets, others, slopes = crossed.around()
+        seen = here, others, slopes, crossed.basis, offsets, pairs
+        score, information = around.laplace_differences(*seen)
+        slope = jax.grad(crossed.density)(crossed.theta, here.mode)
+        values = jnp.append(here.laplace, others.laplace)
+        return (crossed.basis.T @ slope + score, information), around.differences(values, offsets)
+
+    return found
+
+
 @pytest.mark.parametrize("pairs", [True, False])
 def test_differences_of_laplace_have_no_rounding(x64, pairs):
     """Of log p near -1e5 in float32 the score and the information are those in 64 bits, which are
     differences of Laplace's approximation itself. Without pairs the mixed ones are those of log p
     at the mode: about the same."""
 
-    def found(crossed):
-        here, offsets, others, slopes = crossed.around()
-        seen = here, others, slopes, crossed.basis, offsets, jnp.asarray(pairs)
-        score, information = around.laplace_differences(*seen)
-        slope = jax.grad(crossed.density)(crossed.theta, here.mode)
-        values = jnp.append(here.laplace, others.laplace)
-        return (crossed.basis.T @ slope + score, information), around.differences(values, offsets)
-
-    exact, plain = found(Crossed())
+    exact, plain = crossed_differences(0.0)(jnp.asarray(pairs))
     for one, other in zip(exact, plain, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-3 if pairs else 0.02)
     with jax.enable_x64(False):
-        rounded, drowned = found(Crossed(level=jnp.float32(-1e5)))
+        rounded, drowned = crossed_differences(-1e5)(jnp.asarray(pairs))
     for one, other in zip(rounded, exact, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-3)
     assert np.abs(drowned[1] - exact[1]).max() > 0.01  # what it would be by log p itself

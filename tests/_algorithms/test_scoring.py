@@ -242,7 +242,7 @@ def test_on_the_way_to_a_boundary_no_short_step_is_the_last():
 
 
 def test_many_fits_are_the_fits(x64):
-    problem = problems.seeds()
+    problem = problems.pumps()
     keys = jax.random.split(jax.random.key(3), 2)
     many = jalax.fit_many(
         problem.model, problem.theta, key=keys, algorithm=jalax.Scoring(), progress=QUIET
@@ -257,8 +257,8 @@ def test_many_fits_are_the_fits(x64):
 
 
 def test_batches_of_groups_give_the_same(x64):
-    problem = problems.seeds()
-    batches = problem.model.replace(group_batch=5)
+    problem = problems.pumps()  # ten of them
+    batches = problem.model.replace(group_batch=4)
     whole, some = (fit(model, problem.theta) for model in (problem.model, batches))
     np.testing.assert_allclose(flat(whole.theta), flat(some.theta), rtol=1e-8)
     np.testing.assert_allclose(whole.log_evidence, some.log_evidence, rtol=1e-10)

@@ -282,7 +282,7 @@ def test_mode_of_a_model_with_many_latents(size, x64):
     """L-BFGS, with a Cholesky factor or the diagonal, against the exact Gaussian posterior."""
     y = np.random.default_rng(0).normal(size=size)
     model = prepare_model(models.hierarchical_normal(y))
-    mode = find_mode(model, jnp.asarray(0.5))
+    mode = jax.jit(find_mode)(model, jnp.asarray(0.5))
     np.testing.assert_allclose(mode.x[0], (y + 0.5) / 2, atol=1e-4)
     root = np.sqrt(0.5) * (np.eye(size) if size <= DENSE_UP_TO else np.ones(size))
     np.testing.assert_allclose(mode.root[0], root, rtol=1e-6)

@@ -96,6 +96,7 @@ def test_a_fit_goes_on_from_the_heaviest_mode(precision):
     assert abs(result.log_evidence - exact) < 5 * result.log_evidence_error + 1e-4
 
 
+@pytest.mark.slow_cases("float64")
 def test_one_mode_is_not(precision):
     result, said = of_counts(0)
     assert result.evidence.trusted

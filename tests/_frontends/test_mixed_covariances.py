@@ -203,8 +203,8 @@ def test_how_the_prior_variance_moves_with_theta(name, x64):
 
     user = numbers(theta)
     found = np.sqrt(prior_variance(mixed, user, Z))
-    np.testing.assert_allclose(found, spread(theta), rtol=1e-9)
-    slopes = jax.jacfwd(spread)({n: leaf for n, leaf in theta.items() if n != "beta"})
+    np.testing.assert_allclose(found, jax.jit(spread)(theta), rtol=1e-9)
+    slopes = jax.jit(jax.jacfwd(spread))({n: leaf for n, leaf in theta.items() if n != "beta"})
     exact = np.concatenate([np.reshape(leaf, (5, -1)) for leaf in jax.tree.leaves(slopes)], axis=1)
     np.testing.assert_allclose(spread_slopes(mixed, user, Z, found), exact, atol=1e-7)
 

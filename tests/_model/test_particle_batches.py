@@ -31,14 +31,16 @@ def cloud(model, num):
     )
 
 
+@jax.jit
+def visited(model, theta, x, weights):
+    visit = evaluation.evaluate(model, theta, x)
+    return visit[1:4], visit.pull(weights)[0], evaluation.log_joint(model, theta, x)
+
+
 def same_visit(one, other, x, rtol=1e-12):
     theta = jax.tree.map(lambda leaf: leaf + 0.1, one.theta)
     weights = jax.nn.softmax(jnp.linspace(0.0, 2.0, evaluation._num_particles(x)))[None]
-    found = []
-    for model in (one, other):
-        visit = evaluation.evaluate(model, theta, x)
-        log_p = evaluation.log_joint(model, theta, x)
-        found.append((visit[1:4], visit.pull(weights)[0], log_p))
+    found = [visited(model, theta, x, weights) for model in (one, other)]
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
 
@@ -123,15 +125,15 @@ def test_the_memory_of_a_visit_does_not_grow_with_the_rows_of_all_slices():
 def test_many_rows_are_sliced_by_default(monkeypatch, x64):
     whole = logistic(n=100)
     x = cloud(whole, 4)
-    visit = evaluation.evaluate(whole, whole.theta, x)
+    expected = jax.jit(evaluation.log_joint)(whole, whole.theta, x)
     monkeypatch.setattr(_rows, "MANY", 99)
     monkeypatch.setattr(_rows, "SLICE", 32)
     sliced = logistic(n=100, prior_variance=4.0)
     text = str(jax.make_jaxpr(lambda x: sliced.log_joint(0.0, x, sliced.data))(x[0, 0]))
     assert "scan" in text
     sliced = sliced.replace(data=whole.data)
-    values = [sliced.log_joint(0.0, x[0, i], sliced.data) for i in range(4)]
-    np.testing.assert_allclose(values, visit.log_joint[0], rtol=1e-13)
+    density = jax.jit(lambda x: sliced.log_joint(0.0, x, sliced.data))
+    np.testing.assert_allclose([density(x[0, i]) for i in range(4)], expected[0], rtol=1e-13)
 
 
 def test_of_groups_too_what_one_particle_holds_is_counted():

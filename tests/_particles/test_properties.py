@@ -80,6 +80,7 @@ SCHEMES = {
     name: getattr(jalax.resampling, name)
     for name in ("systematic", "stratified", "multinomial", "residual")
 }
+WRONG = {"everyone": lambda key, weights, num: jnp.arange(num)}
 
 
 @st.composite
@@ -95,7 +96,13 @@ def clouds(draw, groups=1):
 @functools.partial(jax.jit, static_argnames="name")
 def _ancestors(key, a, name):
     w = weight_math.normalise(a)[0]
-    return w, resampling.draw_ancestors(key, SCHEMES[name], w, w.shape[0])
+    return w, resampling.draw_ancestors(key, (SCHEMES | WRONG)[name], w, w.shape[0])
+
+
+@functools.partial(jax.jit, static_argnames="name")
+def _many_ancestors(keys, a, name):
+    w = weight_math.normalise(a)[0]
+    return w, jax.vmap(lambda k: resampling.draw_ancestors(k, SCHEMES[name], w, 7))(keys)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -113,10 +120,7 @@ def test_the_dead_have_no_children(name, a, seed):
 def test_the_dead_have_no_children_whatever_the_scheme_says(a):
     """Rounding in its sums may make a scheme choose one that has no weight."""
     with jax.enable_x64(True):
-        w = weight_math.normalise(jnp.asarray(a))[0]
-        everyone = lambda key, weights, num: jnp.arange(num)  # noqa: E731
-        found = resampling.draw_ancestors(jax.random.key(0), everyone, w, len(w))
-    w, found = np.asarray(w), np.asarray(found)
+        w, found = (np.asarray(part) for part in _ancestors(jax.random.key(0), a, "everyone"))
     assert (w[found] > 0).all()
     np.testing.assert_array_equal(found[w > 0], np.flatnonzero(w > 0))
 
@@ -143,11 +147,8 @@ def test_children_are_as_many_as_the_weight_says_on_average(name, a):
     assume(np.isfinite(a).any())
     replicates = 4000
     with jax.enable_x64(True):
-        w = weight_math.normalise(jnp.asarray(a))[0]
         keys = jax.random.split(jax.random.key(7), replicates)
-        draw = jax.vmap(lambda k: resampling.draw_ancestors(k, SCHEMES[name], w, 7))
-        found = np.asarray(draw(keys))
-        w = np.asarray(w)
+        w, found = (np.asarray(part) for part in _many_ancestors(keys, a, name))
     mean = np.bincount(found.ravel(), minlength=7) / replicates
     error = np.sqrt(7 * w * (1 - w) / replicates)
     assert (np.abs(mean - 7 * w) <= 5 * error + 1e-9).all()
@@ -259,6 +260,12 @@ def test_a_tree_written_and_read_is_itself(tmp_path_factory, tree, brief):
     same(files.unpack(header["tree"], content), tree)
 
 
+@jax.jit
+def _ravelled(particles):
+    flat = trees.ravel_particles(particles)
+    return flat, trees.unravel_particles(flat, particles), trees.dot(particles, particles)
+
+
 @given(
     tree=any_tree(st.sampled_from(SHAPES)),
     lead=st.sampled_from([(2, 3), (1, 1)]),
@@ -272,10 +279,9 @@ def test_particles_ravelled_and_unravelled_are_themselves(tree, lead, double):
         particles = of_shapes(
             tree, lambda shape: jnp.asarray(rng.normal(size=(*lead, *shape)), dtype)
         )
-        flat = trees.ravel_particles(particles)
+        flat, back, norms = _ravelled(particles)
         assert flat.shape == (*lead, sum(math.prod(shape) for shape in shapes_of(tree)))
-        same(trees.unravel_particles(flat, particles), particles)
-        norms = trees.dot(particles, particles)
+        same(back, particles)
         np.testing.assert_allclose(norms, jnp.sum(flat**2, axis=-1), rtol=1e-5)
 
 

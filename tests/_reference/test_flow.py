@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,6 +51,13 @@ def derivatives(function, at, step=1e-3):
     return gradient(at), -np.array(slopes) / step
 
 
+@functools.cache
+def normal_passes(precision):
+    """Those of all keys, for each of them."""
+    assert jnp.result_type(float).name == precision
+    return passes(normal, True, num=64)
+
+
 def passes(log_joint, informs, num=256):
     """Score and information of each key."""
     model = jalax.GroupedModel(log_joint, jnp.zeros(LATENTS), jnp.asarray(Y, float))
@@ -82,7 +91,7 @@ def test_a_normal_model_has_no_noise_left(key, precision):
     def log_p(theta):
         return stats.norm.logpdf(Y, theta[0], np.sqrt(np.exp(2 * theta[1]) + 0.49)).sum()
 
-    score, information = (part[key] for part in passes(normal, True, num=64))
+    score, information = (part[key] for part in normal_passes(precision))
     exact = derivatives(log_p, THETA)
     loose = 2e-3 if precision == "float32" else 1e-5
     scale = np.abs(np.diagonal(exact[1]))

@@ -348,6 +348,7 @@ def without(pattern, entry):
     return Pattern.of(pattern.rows[keep], pattern.cols[keep], pattern.size)
 
 
+@pytest.mark.slow_cases("float64-volatility", "float64-two factors", "float64-field")
 @pytest.mark.parametrize("name", ["volatility", "two factors", "field"])
 def test_a_missing_entry_is_found_and_named(name, precision):
     model = MODELS[name]()

@@ -44,7 +44,7 @@ def test_shifts_make_an_average_unbiased_and_better_than_random_draws(x64):
         u = points.uniforms(key, 1024, 2, jnp.dtype(float))
         return jnp.mean(jnp.exp(u.sum(axis=1)))
 
-    found = np.asarray(jax.vmap(mean)(jax.random.split(KEY, 200)))
+    found = np.asarray(jax.jit(jax.vmap(mean))(jax.random.split(KEY, 200)))
     exact, error = (np.e - 1) ** 2, found.std(ddof=1) / np.sqrt(200)
     assert abs(found.mean() - exact) < 4.5 * error
     # The variance of one draw is E[exp(2 u)]^2 - E[exp(u)]^4.
@@ -73,9 +73,12 @@ def test_small_factors(size, x64):
 def test_the_mode_of_a_skewed_density(first, x64):
     """log p = a x - b e^x: the mode is log(a / b), its curvature a; from far away as well."""
     a, b = 3.0, 2.0
-    mode, value, root, log_det = follow_mode(
-        lambda x: jnp.sum(a * x - b * jnp.exp(x)), jnp.full(2, first)
-    )
+
+    def log_density(x):
+        return jnp.sum(a * x - b * jnp.exp(x))
+
+    follow = jax.jit(lambda start: follow_mode(log_density, start))
+    mode, value, root, log_det = follow(jnp.full(2, first))
     np.testing.assert_allclose(mode, np.log(a / b), atol=1e-6)
     np.testing.assert_allclose(value, 2 * (a * np.log(a / b) - a), atol=1e-5)
     np.testing.assert_allclose(root, np.eye(2) / np.sqrt(a), atol=1e-5)

@@ -150,23 +150,34 @@ def test_both_versions_agree(monkeypatch):
     np.testing.assert_allclose(small.log_evidence, large.log_evidence, atol=1e-2)
 
 
+class LeftAfterOneChunk(jalax.callbacks.Callback):
+    def after_chunk(self, run):
+        raise KeyboardInterrupt
+
+
 def test_what_is_compiled_ahead_is_what_runs():
-    """One program of the loop and of its start, not a second one for their real arguments."""
+    """One program of the loop and of its start, not a second one for their real arguments.
+
+    Both have run when the fit is left, before it compiles what it ends with.
+    """
     model = logistic(61)
     before = loop.run_chunk.cache_size()
     compiled = []
     listen = lambda name, _, **more: compiled.append((name, more.get("fun_name")))  # noqa: E731
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        jalax.fit(
+        left = jalax.fit(
             model,
             key=KEY,
             num_steps=5,
             algorithm=jalax.JALAEM(),
-            progress=jalax.callbacks.Callback(),
+            progress=QUIET,
+            callbacks=[LeftAfterOneChunk()],
         )
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+    assert left.status == "interrupted"
+    assert len(left.history["ess"]) > 0
     assert loop.run_chunk.cache_size() == before + 1
     name = "/jax/core/compile/backend_compile_duration"
     assert compiled.count((name, "jit(chunk)")) == 1

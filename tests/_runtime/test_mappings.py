@@ -15,7 +15,15 @@ MODEL = jalax.models.hierarchical_normal(jnp.array([0.5, 1.5, 4.0]))
 
 
 def fitted():
-    return jalax.fit(MODEL, 0.0, key=jax.random.key(1), progress=jalax.callbacks.Callback())
+    return jalax.fit(
+        MODEL,
+        0.0,
+        key=jax.random.key(1),
+        algorithm=jalax.PGD(step_size=0.1),
+        start=jalax.Given(jnp.zeros((16, 3))),
+        num_steps=5,
+        progress=jalax.callbacks.Callback(),
+    )
 
 
 def test_a_full_process_makes_room(monkeypatch, tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -136,24 +134,37 @@ def agrees(value, expected, precision):
     )
 
 
+def densities(laws, theta, b, known):
+    """log p of b; b by way of its white latents, the Jacobian of that, and log p of them."""
+    zero = jnp.zeros((), theta["beta"].dtype)
+
+    @jax.jit  # operation by operation this takes a hundred programs
+    def found(theta, b):
+        def effects(x):
+            return random_effects(laws, theta, {"g": x}, known | {WHITE: 1})["g"]
+
+        white = whiten(laws, theta, {"g": b})
+        of_white = log_prior(laws, theta, white, known | {WHITE: 1}, zero)
+        density = log_prior(laws, theta, {"g": b}, known, zero)
+        return density, effects(white["g"]), jax.jacfwd(effects)(white["g"]), of_white
+
+    return found(theta, b)
+
+
 def check(model, mixed, own, sigma, levels, precision):
     """Density, white latents, the table's matrix, and theta there and back."""
-    theta, laws = theta_of(model, own), mixed.laws
+    theta = theta_of(model, own)
     known = model.data if mixed.outer is None else {}
     size = sigma.shape[0] // (levels if mixed.outer is None else 1)
     b = np.random.default_rng(2).normal(size=(levels, size))
-    zero = jnp.zeros((), theta["beta"].dtype)
-    found = log_prior(laws, theta, {"g": jnp.asarray(b, float)}, known, zero)
+    found, again, jacobian, of_white = densities(mixed.laws, theta, jnp.asarray(b, float), known)
     rows = b.reshape(-1, sigma.shape[0])
     if mixed.placed["g"].known.get("distance") is not None:  # what is added in this precision
-        sigma = sigma + 2.25 * NUGGET * jnp.finfo(zero.dtype).eps * np.eye(levels)
+        sigma = sigma + 2.25 * NUGGET * jnp.finfo(precision).eps * np.eye(levels)
     exact = stats.multivariate_normal(cov=sigma).logpdf(rows).sum()
     agrees(found, exact, precision)
-    white = whiten(laws, theta, {"g": jnp.asarray(b, float)})
-    agrees(random_effects(laws, theta, white, known | {WHITE: 1})["g"], b, precision)
-    jacobian = jax.jacfwd(lambda x: random_effects(laws, theta, {"g": x}, known | {WHITE: 1})["g"])
-    flat = np.asarray(jacobian(white["g"]), float).reshape(b.size, b.size)
-    of_white = log_prior(laws, theta, white, known | {WHITE: 1}, zero)
+    agrees(again, b, precision)
+    flat = np.asarray(jacobian, float).reshape(b.size, b.size)
     agrees(of_white - np.linalg.slogdet(flat)[1], exact, precision)
     law, arrays, _ = mixed.placed["g"]
     agrees(law.covariance(own_of(theta, "g"), arrays), sigma, precision)
@@ -185,7 +196,8 @@ def test_draws_of_a_level(name):
     model, mixed = built(formula, asked)
     law, num = mixed.placed["g"].law, 100_000
     own = own_of(theta_of(model, own), "g")
-    b = np.asarray(law.draw(jax.random.key(0), own, num, {}), float)
+    drawn = jax.jit(lambda key, own: law.draw(key, own, num, {}))(jax.random.key(0), own)
+    b = np.asarray(drawn, float)
     scale = np.sqrt(np.outer(np.diagonal(sigma), np.diagonal(sigma)))
     # A covariance of so many draws has a standard error of at most 1.4 / sqrt(num) in this scale.
     np.testing.assert_allclose(np.cov(b.T) / scale, sigma / scale, atol=4.5 * 1.42 / np.sqrt(num))
@@ -198,7 +210,7 @@ def test_draws_of_joint_levels(name):
     (law, known, _), num = mixed.placed["g"], 100_000
     own = own_of(theta_of(model, {"sd": [1.5]} | own), "g")
     keys = jax.random.split(jax.random.key(0), num)
-    b = jax.vmap(lambda key: law.draw(key, own, GROUPS, known))(keys)
+    b = jax.jit(jax.vmap(lambda key: law.draw(key, own, GROUPS, known)))(keys)
     found = np.cov(np.asarray(b, float)[:, :, 0].T) / 2.25
     np.testing.assert_allclose(found, correlation, atol=4.5 * 1.77 / np.sqrt(num))
 
@@ -210,7 +222,7 @@ def test_the_structure_is_that_of_the_hessian(name, x64):
     theta = theta_of(model, {"sd": [1.5]} | own)
     for white in (model, model.whitened()):
         hessian = jax.hessian(lambda x, m=white: m.log_joint(theta, {"g": x[:, None]}, m.data))
-        found = np.abs(np.asarray(hessian(jnp.arange(5.0)))) > 1e-10
+        found = np.abs(np.asarray(jax.jit(hessian)(jnp.arange(5.0)))) > 1e-10
         allowed = model.structure.matrix().toarray() > 0
         assert not (found & ~allowed).any()
         assert (found == allowed).all()
@@ -223,16 +235,13 @@ def test_heavy_tails(precision):
     for df in (3.5, None):
         model, mixed = built("y ~ x + (x | g)", {"g": cov.StudentT(df=df)})
         own = {"sd": [1.5, 0.5], "cor": [-0.6]} | ({} if df else {"tails": [3.5]})
-        theta, zero = theta_of(model, own), jnp.zeros((), model.theta["beta"].dtype)
-        found = log_prior(mixed.laws, theta, {"g": jnp.asarray(b, float)}, {}, zero)
+        found, again, jacobian, of_white = densities(
+            mixed.laws, theta_of(model, own), jnp.asarray(b, float), {}
+        )
         exact = stats.multivariate_t(shape=sigma, df=3.5).logpdf(b).sum()
         agrees(found, exact, precision)
-        white = whiten(mixed.laws, theta, {"g": jnp.asarray(b, float)})
-        agrees(random_effects(mixed.laws, theta, white, {WHITE: 1})["g"], b, precision)
-        mixed_up = partial(random_effects, mixed.laws, theta, data={WHITE: 1})
-        jacobian = jax.jacfwd(lambda x, f=mixed_up: f({"g": x})["g"])(white["g"])
+        agrees(again, b, precision)
         log_volume = np.linalg.slogdet(np.asarray(jacobian, float).reshape(6, 6))[1]
-        of_white = log_prior(mixed.laws, theta, white, {WHITE: 1}, zero)
         agrees(of_white, exact + log_volume, precision)
         labels = ["cor Intercept, x | g", "scale Intercept | g", "scale x | g", "sigma"]
         assert list(model.outside.labels[2:]) == labels + ([] if df else ["df | g"])
@@ -241,18 +250,20 @@ def test_heavy_tails(precision):
 def test_the_bend_is_smooth_at_zero(x64):
     """log sinh(r) / r and log cosh(r), and their derivatives, where the series takes over."""
     r = np.array([1e-8, 0.1, 0.31622, 0.31623, 1.0, 20.0])
-    found = np.array(bends(jnp.asarray(r**2)))
+    found = np.array(jax.jit(bends)(jnp.asarray(r**2)))
     np.testing.assert_allclose(found, [np.log(np.sinh(r) / r), np.log(np.cosh(r))], atol=1e-8)
-    slopes = jax.vmap(jax.jacfwd(lambda s: jnp.stack(bends(s))))(jnp.asarray(r**2)).T
+    slopes = jax.jit(jax.vmap(jax.jacfwd(lambda s: jnp.stack(bends(s)))))(jnp.asarray(r**2)).T
     exact = [(r / np.tanh(r) - 1) / (2 * r**2), np.tanh(r) / (2 * r)]
     np.testing.assert_allclose(slopes[:, 1:], np.array(exact)[:, 1:], atol=1e-6)
-    assert jax.grad(lambda s: bends(s)[0])(0.0) == pytest.approx(1 / 6)
+    assert jax.jit(jax.grad(lambda s: bends(s)[0]))(0.0) == pytest.approx(1 / 6)
 
 
 def test_draws_have_heavy_tails():
     model, mixed = built("y ~ x + (1 | g)", {"g": cov.StudentT(df=3.0)})
     own = own_of(theta_of(model, {"sd": [2.0]}), "g")
-    b = np.asarray(mixed.placed["g"].law.draw(jax.random.key(0), own, 20_000, {}), float)
+    law = mixed.placed["g"].law
+    drawn = jax.jit(lambda key, own: law.draw(key, own, 20_000, {}))(jax.random.key(0), own)
+    b = np.asarray(drawn, float)
     assert stats.kstest(b[:, 0] / 2, stats.t(df=3).cdf).pvalue > 1e-3
 
 
@@ -261,9 +272,10 @@ def test_ratios_of_gamma_functions_keep_their_digits(num):
     """In float32 gammaln(1e6) has an error of one."""
     a = np.array([0.25, 1.0, 3.0, 40.0, 1e6])
     exact = special.gammaln(a + num / 2) - special.gammaln(a)
-    np.testing.assert_allclose(half_steps(jnp.asarray(a), num), exact, rtol=2e-6, atol=2e-7)
+    steps = jax.jit(half_steps, static_argnums=1)
+    np.testing.assert_allclose(steps(jnp.asarray(a), num), exact, rtol=2e-6, atol=2e-7)
     with jax.enable_x64(True):
-        found = half_steps(jnp.asarray(a[:4]), num)
+        found = steps(jnp.asarray(a[:4]), num)
         np.testing.assert_allclose(found, exact[:4], rtol=1e-10, atol=1e-10)
 
 

@@ -137,6 +137,12 @@ def test_new_data_does_not_recompile(case):
     assert value._cache_size() == 1
 
 
+@functools.cache
+def slopes(case):
+    """One program for all scales."""
+    return jax.jit(jax.value_and_grad(case(RNG(0))[0].log_joint.function, (0, 1)))
+
+
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_finite_far_away(case, scale):
@@ -144,7 +150,7 @@ def test_gradients_are_finite_far_away(case, scale):
     model, theta, x, _ = case(RNG(0))
     theta, x = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), (theta, x))
     x = jax.tree.map(lambda leaf: scale * leaf, x)
-    value, gradients = jax.value_and_grad(model.log_joint.function, (0, 1))(theta, x, model.data)
+    value, gradients = slopes(case)(theta, x, model.data)
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
@@ -160,7 +166,7 @@ def test_curvature_at_the_origin(case, x64):
     gradient = jax.jit(jax.grad(density))
     direction = jnp.asarray(RNG(1).normal(size=flat.shape))
     numeric = (gradient(flat + step * direction) - gradient(flat - step * direction)) / (2 * step)
-    exact = jax.jvp(jax.grad(density), (flat,), (direction,))[1]
+    exact = jax.jit(lambda v, along: jax.jvp(jax.grad(density), (v,), (along,))[1])(flat, direction)
     np.testing.assert_allclose(exact, numeric, rtol=1e-5, atol=1e-6)
 
 
@@ -208,11 +214,17 @@ def exact_models():
 
 def test_joint_is_evidence_times_posterior_everywhere(x64):
     """log p(x, y) - log p(x | y) = log p(y) at any x: one identity for all constants."""
-    for model, theta in exact_models():
+
+    @jax.jit
+    def both(model, theta):
         posterior = model.exact_posterior(theta)
-        for x in posterior.sample(jax.random.key(0), 3) + 1.0:
-            ratio = model.log_joint(theta, x, model.data) - posterior.log_density(x)
-            np.testing.assert_allclose(ratio, model.exact_log_evidence(theta), rtol=1e-9)
+        far = posterior.sample(jax.random.key(0), 3) + 1.0
+        ratios = [model.log_joint(theta, x, model.data) - posterior.log_density(x) for x in far]
+        return jnp.stack(ratios), model.exact_log_evidence(theta)
+
+    for model, theta in exact_models():
+        ratios, evidence = both(model, theta)
+        np.testing.assert_allclose(ratios, jnp.full(3, evidence), rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +255,7 @@ def test_exact_answers_transform(x64):
 def test_hierarchical_maximum_is_the_mean():
     y = RNG(0).normal(size=50)
     model = models.hierarchical_normal(y)
-    gradient = jax.grad(model.exact_log_evidence)
+    gradient = jax.jit(jax.grad(model.exact_log_evidence))
     np.testing.assert_allclose(gradient(jnp.asarray(y.mean())), 0, atol=1e-4)
     assert gradient(jnp.asarray(y.mean() + 0.1)) < 0
 
@@ -255,6 +267,11 @@ def order_ten(num_rows=500):
     return x, x - 0.5 * x**2 + rng.normal(0, 7.5, num_rows)
 
 
+@jax.jit
+def evidence_and_posterior(model, theta):
+    return model.exact_log_evidence(theta), model.exact_posterior(theta)
+
+
 @pytest.mark.parametrize("theta", [(np.log(56.25) + 1, 1.0), (np.log(56.25), 0.0), (3.2, -0.5)])
 def test_exact_answers_hold_in_single_precision(theta):
     """X'X has condition number 2e9 here, beyond the 1e7 that float32 resolves."""
@@ -262,9 +279,8 @@ def test_exact_answers_hold_in_single_precision(theta):
     X = np.vander(x, 11, increasing=True)
     model = models.polynomial_regression(x, y, order=10)
     assert model.data["X"].dtype == jnp.float32
-    value = model.exact_log_evidence(jnp.array(theta))
+    value, posterior = evidence_and_posterior(model, jnp.array(theta))
     np.testing.assert_allclose(value, dense_evidence(X, y, theta), rtol=2e-5)
-    posterior = model.exact_posterior(jnp.array(theta))
     precision = np.exp(theta[1]) * np.eye(11) + X.T @ X / np.exp(theta[0])
     sd = np.sqrt(np.diag(np.linalg.inv(precision)))
     np.testing.assert_allclose(np.sqrt(np.diag(posterior.covariance)), sd, rtol=0.01)
@@ -272,15 +288,17 @@ def test_exact_answers_hold_in_single_precision(theta):
     # Its mean over 4000 draws has standard error sqrt(22 / 4000) = .074; 5 of them on each side
     # (false alarms: 6e-7) and the rounding of X itself.
     mean = np.linalg.solve(precision, X.T @ y / np.exp(theta[0]))
-    deviations = np.asarray(posterior.sample(jax.random.key(1), 4000), np.float64) - mean
+    draws = jax.jit(lambda law: law.sample(jax.random.key(1), 4000))(posterior)
+    deviations = np.asarray(draws, np.float64) - mean
     mahalanobis = np.einsum("ni,ij,nj->n", deviations, precision, deviations)
     assert abs(mahalanobis.mean() - 11) < 5 * 0.074 + 0.3
 
 
 def test_evidence_at_extreme_parameters():
     model = models.gaussian_regression(*regression_data(RNG(0), 20, 3))
+    slopes = jax.jit(jax.value_and_grad(model.exact_log_evidence))
     for theta in [(-60.0, 0.0), (60.0, 0.0), (0.0, -60.0), (0.0, 60.0), (30.0, 30.0)]:
-        value, gradient = jax.value_and_grad(model.exact_log_evidence)(jnp.array(theta))
+        value, gradient = slopes(jnp.array(theta))
         assert np.isfinite([value, *gradient]).all(), theta
 
 
@@ -288,7 +306,7 @@ def test_evidence_with_collinear_columns(x64):
     X, y = regression_data(RNG(0), 20, 3)
     X[:, 2] = X[:, 0]
     model, theta = models.gaussian_regression(X, y), jnp.array([0.1, 0.2])
-    value, gradient = jax.value_and_grad(model.exact_log_evidence)(theta)
+    value, gradient = jax.jit(jax.value_and_grad(model.exact_log_evidence))(theta)
     np.testing.assert_allclose(value, dense_evidence(X, y, np.asarray(theta)), rtol=1e-10)
     assert np.isfinite(gradient).all()
 
@@ -360,9 +378,10 @@ def test_logistic_predictions(precision):
     X, y, w = rng.normal(size=(20, 3)), rng.integers(0, 2, 20), rng.normal(size=3)
     model = models.logistic_regression(X, y)
     expected = np.where(y == 1, expit(X @ w), expit(-X @ w))
-    found = model.predictive_probability(jnp.asarray(w), X, y)
+    found = jax.jit(model.predictive_probability)(jnp.asarray(w), X, y)
     np.testing.assert_allclose(found, expected, rtol=10 * precision)
-    cloud = jax.vmap(model.predictive_probability, in_axes=(0, None, None))(jnp.ones((7, 3)), X, y)
+    many = jax.jit(jax.vmap(model.predictive_probability, in_axes=(0, None, None)))
+    cloud = many(jnp.ones((7, 3)), X, y)
     assert cloud.shape == (7, 20)
 
 
@@ -370,11 +389,12 @@ def test_network_predictions_are_probabilities(x64):
     images, labels = RNG(0).normal(size=(10, 4)), np.arange(10) % 3
     model = models.neural_network(images, labels, num_hidden=6)
     x = jax.tree.map(lambda leaf: jnp.asarray(RNG(1).normal(size=leaf.shape)), model.latent)
-    each = [model.predictive_probability(x, images, np.full(10, c)) for c in range(3)]
+    predict = jax.jit(model.predictive_probability)
+    each = [predict(x, images, np.full(10, c)) for c in range(3)]
     np.testing.assert_allclose(sum(each), 1, rtol=1e-12)
-    chosen = model.predictive_probability(x, images, labels)
+    chosen = predict(x, images, labels)
     log_prior = normal(x["w"], 0, 1) + normal(x["v"], 0, 1)
-    total = model.log_joint(model.theta, x, model.data)
+    total = evaluate(model, model.theta, x)
     np.testing.assert_allclose(jnp.log(chosen).sum() + log_prior, total, rtol=1e-12)
 
 
@@ -387,9 +407,13 @@ def test_wisconsin_evidence_by_the_laplace_approximation(x64):
     newton = jax.jit(lambda w: w - jnp.linalg.solve(jax.hessian(density)(w), jax.grad(density)(w)))
     for _ in range(20):
         w = newton(w)
-    log_det = jnp.linalg.slogdet(-jax.hessian(density)(w))[1]
-    laplace = density(w) + 4.5 * np.log(2 * np.pi) - 0.5 * log_det
-    np.testing.assert_allclose(laplace, -73.4731, atol=1e-4)
+
+    @jax.jit
+    def laplace(w):
+        log_det = jnp.linalg.slogdet(-jax.hessian(density)(w))[1]
+        return density(w) + 4.5 * np.log(2 * np.pi) - 0.5 * log_det
+
+    np.testing.assert_allclose(laplace(w), -73.4731, atol=1e-4)
 
 
 # ---------------------------------------------------------------- random intercepts
@@ -413,7 +437,7 @@ def test_cbpp_log_likelihood_is_lme4s(x64):
         )(theta, grid, model.data)
         return jnp.sum(jax.nn.logsumexp(density, axis=1) + jnp.log(grid[1] - grid[0]))
 
-    value, gradient = jax.value_and_grad(total)(theta)
+    value, gradient = jax.jit(jax.value_and_grad(total))(theta)
     np.testing.assert_allclose(value, -91.983369, atol=2e-6)
     for leaf in jax.tree.leaves(gradient):  # lme4's answer is the maximum
         np.testing.assert_allclose(leaf, 0, atol=0.02)
@@ -456,9 +480,8 @@ def test_padding_is_silent_where_a_rate_would_overflow():
         [1, 2, 1, 0], np.ones((4, 1)), ["a", "a", "a", "b"], family=models.Poisson(1e-38)
     )
     padded = jax.tree.map(lambda leaf: leaf[1], model.data)
-    value, gradient = jax.value_and_grad(model.log_joint.function, (0, 1))(
-        model.theta, jnp.asarray(95.0), padded
-    )
+    slopes = jax.jit(jax.value_and_grad(model.log_joint.function, (0, 1)))
+    value, gradient = slopes(model.theta, jnp.asarray(95.0), padded)
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 

@@ -58,6 +58,7 @@ def log_bernoulli(y, eta):
     return y * eta - np.logaddexp(0, eta)
 
 
+@pytest.mark.slow_cases("float64-0", "float64-2")
 @pytest.mark.parametrize("community", [0, 2])
 def test_mothers_are_integrated_out_as_by_gauss_and_hermite(community, precision):
     frame = children()
