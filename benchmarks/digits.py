@@ -1,12 +1,13 @@
-"""A decoder for digits by JALA-EM, a VAE and an IWAE: the same decoder, the same seconds, one judge.
+"""Digits by JALA-EM, a VAE and an IWAE: the same decoder, the same seconds, one judge.
 
-    python benchmarks/digits.py [--seconds 60] [--out FOLDER]  # digits.md, .json, images/digits.png
+    python benchmarks/digits.py [--seconds 40]    # digits.md, digits.json, docs/images/digits.png
 
 The data are the 2,500 images of four digits that come with the package, black and white: 2,000 to
 train on, 250 to say when to stop and which learning rate is best, and 250 to judge by. The decoder
 has 10 latents and two layers of 200; the encoders of VAE and IWAE mirror it. Each method has the
-seconds for each learning rate, compilation not counted. All three are judged by `jalax.log_evidence` of the decoder on the 250 images: log p an image, with its
-Monte-Carlo error, and its standard error from image to image.
+seconds for each learning rate, compilation not counted. All three are judged by
+`jalax.log_evidence` of the decoder on the 250 images: log p an image, with its Monte-Carlo error,
+and its standard error from image to image.
 """
 
 from __future__ import annotations
@@ -251,7 +252,7 @@ def draw(decoders: dict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=3 if quick() else 60)
+    parser.add_argument("--seconds", type=float, default=3 if quick() else 40)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     rows, decoders = study(options.seconds)

@@ -700,4 +700,32 @@ MUTANTS = [
         "shares = halves / total",
         "_reference/test_flow.py::test_points_that_are_not_visited_have_no_say",
     ),
+    Mutant(
+        "groups that are held out, and visited",
+        "_algorithms/minibatches.py",
+        "order[jnp.argsort(held_out[order], stable=True)]",
+        "order",
+        "_fit/test_large_theta.py::test_a_step_leaves_groups_that_are_held_out_alone",
+    ),
+    Mutant(
+        "moves of a visit that do nothing",
+        "_algorithms/jala_em.py",
+        "return moved._replace(step=state.step)",
+        "return state",
+        "_fit/test_large_theta.py::test_several_moves_of_a_visit_bring_particles_to_the_posterior",
+    ),
+    Mutant(
+        "a fit stopped by held-out log p that ends with its last theta",
+        "_fit/held_out.py",
+        "run.state = self._best._replace(step=run.state.step)",
+        "pass",
+        "_fit/test_large_theta.py::test_the_best_theta_is_kept_where_a_fit_gets_worse",
+    ),
+    Mutant(
+        "leaves of a network in the places of others",
+        "_model/modules.py",
+        "next(arrays) if other is None else other for other in others",
+        "next(arrays) if other is None else other for other in others[::-1]",
+        "_fit/test_large_theta.py::test_a_network_keeps_what_is_no_array",
+    ),
 ]

@@ -14,23 +14,31 @@ from jalax._algorithms.scoring_state import Memory
 from jalax._evidence import measured
 from jalax._evidence.record import SavedState
 from jalax._evidence.uncertainty import Finished
-from jalax._fit import held_out, loop
+from jalax._fit import loop
 from jalax._fit.callbacks import Run
 from jalax._fit.driver import is_done
 from jalax._fit.second_modes import second_modes
+from jalax._model import information
 from jalax._model.algorithm import Algorithm
 from jalax._model.frequencies import check_route
 from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
 from jalax._particles import trees
+from jalax._particles.langevin import InverseHessian
 from jalax._particles.trees import Tree
 from jalax._reference import legs
 from jalax._reference.pattern import warn_of_many
 from jalax._reference.points import LATENTS_UP_TO
 from jalax._runtime import arguments
+from jalax._runtime.options import adam
 
 # A second climb: as slow as EM at first, and nearly Newton's after a hundred steps.
 CAREFUL = Scoring(damping=1.0, relaxation=1.07)
+
+
+# Of a theta that is trained by held-out log p.
+STEP_SIZE, RATE = 0.3, 1e-3  # the rate is only where a pilot begins
+GROUPS_A_STEP, MOVES = 256, 3  # where there are more groups than this, some must wait
 
 
 class Choice(NamedTuple):
@@ -61,9 +69,9 @@ def choose(
         if not (isinstance(given, Scoring) and trees.size(model.latent) <= LATENTS_UP_TO):
             check_route(model, f"{type(given).__name__} was asked for")
         return Choice(checked(given), "")
-    if held_out.suits(model, theta):
+    if is_trained(model, theta):
         reason = f"because theta has {trees.size(theta):,} numbers"
-        return Choice(held_out.algorithm_for(model).canonical(), reason, trains=True)
+        return Choice(for_large_theta(model).canonical(), reason, trains=True)
     if saved == JALAEM.__name__:
         return Choice(JALAEM().canonical(), "as in its checkpoint")
     if state is not None and not _is_of_scoring(state):
@@ -75,6 +83,23 @@ def choose(
         warn_of_many(model, stacklevel=3)
         return Choice(JALAEM().canonical(), reason)
     return Choice(Scoring().canonical(), f"because {_sizes(model)}")
+
+
+def is_trained(model: Model, theta: Tree) -> bool:
+    """theta is too large for the information about it, and there are groups to hold out."""
+    alone = model.layout is None and model.frequencies is None
+    return model.grouped and alone and not information.fits(theta)
+
+
+def for_large_theta(model: Model) -> JALAEM:
+    """Nothing that would need the information, or hold theta back."""
+    return JALAEM(
+        step_size=STEP_SIZE,
+        preconditioner=InverseHessian(),
+        optimizer=adam(RATE),
+        minibatch=min(GROUPS_A_STEP, model.num_groups),
+        moves=MOVES if model.num_groups > GROUPS_A_STEP else 1,
+    )
 
 
 def checked(given: Any) -> Algorithm:

@@ -12,29 +12,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax._algorithms.jala_em import JALAEM
 from jalax._fit.begin import first_state
 from jalax._fit.callbacks import Callback, Run, Stop
-from jalax._model import checks, information
+from jalax._model import checks
 from jalax._model.model import GroupedModel, Model
 from jalax._model.types import State, Status
-from jalax._particles import trees
-from jalax._particles.langevin import InverseHessian
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
 from jalax._runtime.compilation import fold_in
-from jalax._runtime.options import adam
 from jalax._runtime.processes import to_host
 from jalax._starts.in_blocks import InBlocks
 
 MAX_STEPS = 20_000  # of a fit that held-out log p stops, unless it is told otherwise
-PARTICLES, DRAWS, STEP_SIZE = 32, 256, 0.3
-GROUPS_A_STEP, MOVES = 256, 3  # where there are more groups than this, and some must wait
+PARTICLES, DRAWS = 32, 256
 PILOT, CLIMB = 20, 40  # steps between two looks
-SHARE, FEWEST, MOST = 10, 10, 1_000  # a tenth of the groups is held out, so many at least and most
+SHARE, FEWEST, MOST = 5, 10, 1_000  # a fifth of the groups is held out, so many at least and most
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that a pilot tries
+BELOW = 10.0  # what the rate that the pilot finds best, so near theta_0, is divided by
 LOWER = 3.0  # what the rate is divided by where held-out log p rises no longer
-AT_LAST = 10  # with all groups: a tenth of the steps so far
+AT_LAST = 5  # with all groups: a fifth of the steps so far
 NOISE = 0.1  # standard errors: a smaller gain is none
 
 
@@ -67,7 +63,7 @@ class held_out(Callback):
 
     def __init__(
         self,
-        model: GroupedModel,
+        model: Model,
         *,
         every: int = 40,
         patience: int = 3,
@@ -168,7 +164,7 @@ class Training(held_out):
     Where there are too few to hold some out it watches log p of all.
     """
 
-    def __init__(self, model: GroupedModel, key: jax.Array):
+    def __init__(self, model: Model, key: jax.Array):
         self._held = held_out_groups(key, model.num_groups)
         watched = np.flatnonzero(self._held) if self._held.any() else np.arange(model.num_groups)
         part = model.replace(data=jax.tree.map(lambda x: x[watched], model.data))
@@ -209,7 +205,7 @@ class Training(held_out):
         elif np.isfinite(max(self._trials)[0]):
             _, rate = max(self._trials)
             self._best, self.every = None, CLIMB
-            self._go_on(run, self._first, rate / LOWER)
+            self._go_on(run, self._first, rate / BELOW)
         return None
 
     def _ended(self, run: Run) -> Stop | None:
@@ -224,7 +220,7 @@ class Training(held_out):
         fresh = first_state(key, run.algorithm, run.model, self._best.theta, cloud)
         memory = fresh.memory._replace(optimizer=self._best.memory.optimizer)
         fresh = _without_path(fresh._replace(memory=memory), memory.held_out)
-        self._go_on(run, fresh, rate_of(self._best))
+        self._go_on(run, fresh, rate_of(self._best) / LOWER)
         self._until, self._best = run.step + -(-steps // AT_LAST), None
         run.note += ", now with all groups"
         return None
@@ -258,23 +254,6 @@ def with_rate(state: State, rate: float) -> State:
 
 def _optimizer(state: State) -> Any:
     return getattr(state.memory, "optimizer", None)
-
-
-def suits(model: Model, theta: Tree) -> bool:
-    """theta is too large for the information about it, and there are groups to visit in turn."""
-    alone = model.layout is None and model.frequencies is None
-    return model.grouped and alone and not information.fits(theta)
-
-
-def algorithm_for(model: Model) -> JALAEM:
-    """Nothing that would need the information, or hold theta back."""
-    return JALAEM(
-        step_size=STEP_SIZE,
-        preconditioner=InverseHessian(),
-        optimizer=adam(RATES[0]),
-        minibatch=min(GROUPS_A_STEP, model.num_groups),
-        moves=1 if model.num_groups <= GROUPS_A_STEP else MOVES,
-    )
 
 
 def held_out_groups(key: jax.Array, count: int) -> np.ndarray:

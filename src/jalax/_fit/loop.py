@@ -46,7 +46,9 @@ def theta_record(theta: Tree) -> dict[str, Tree]:
 
 class Chunk(NamedTuple):
     state: State
-    records: dict[str, Any]  # "step", "theta" (or its norm), the fields of Info: `capacity` rows, `length` valid
+    records: dict[
+        str, Any
+    ]  # "step", "theta" (or its norm), the fields of Info: `capacity` rows, `length` valid
     length: Int[Array, ""]  # steps done, the failed one included
     healthy: Bool[Array, ""]  # False: the last step left no finite particle, or no finite theta
 

@@ -72,11 +72,11 @@ class FitResult(AfterFit, Portable):
             of Scoring are quasi-random points.
         log_weights: their unnormalised log-weights, (N,); grouped (G, N).
         history: one row a step (or every so many, see `record` in `jalax.fit`): "step", "theta" (a
-            tree like theta; "theta_norm" of one of more than 100,000 numbers), "ess" (lowest over groups, before resampling), "mean_log_joint",
-            "grad_norm", "resampled", "dead" and, from JALA-EM, "log_evidence" (of the path;
-            relative to theta_0 if the start had none), its rough "log_evidence_error" and "phase"
-            (0 moving, 1 averaging, 2 done); from Scoring "log_evidence" (log p at that theta) and
-            "phase" (0 climbing, 1 measuring, 2 done).
+            tree like theta; "theta_norm" of one of more than 100,000 numbers), "ess" (lowest over
+            groups, before resampling), "mean_log_joint", "grad_norm", "resampled", "dead" and, from
+            JALA-EM, "log_evidence" (of the path; relative to theta_0 if the start had none), its
+            rough "log_evidence_error" and "phase" (0 moving, 1 averaging, 2 done); from Scoring
+            "log_evidence" (log p at that theta) and "phase" (0 climbing, 1 measuring, 2 done).
         status: how the fit ended, a `jalax.Status`.
         message: the same in a sentence.
         state: what `fit(..., state=...)` continues from.

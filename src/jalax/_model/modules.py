@@ -31,8 +31,9 @@ def parted(model: Model, theta: Tree) -> tuple[Model, Tree]:
     others = tuple(None if fits else leaf for fits, leaf in zip(fitted, leaves, strict=True))
     copy = model.replace()
     copy.log_joint = wrapped(_of_whole, model.log_joint.function, others, treedef)
-    if (simulate := model.outside.simulate) is not None:
-        whole = wrapped(_simulate_whole, simulate.function, others, treedef)
+    if model.outside.simulate is not None:
+        simulate = Static.of(model.outside.simulate).function
+        whole = wrapped(_simulate_whole, simulate, others, treedef)
         copy.outside = dataclasses.replace(model.outside, simulate=Static.of(whole))
     arrays = [leaf if fits else None for fits, leaf in zip(fitted, leaves, strict=True)]
     return copy, treedef.unflatten(arrays)
