@@ -232,12 +232,12 @@ def test_a_network_keeps_what_is_no_array():
 
     y = jnp.asarray([0.3, -0.1, 0.4, 0.2])[:, None]
     model = jalax.GroupedModel(log_p, jnp.zeros(1), y)
-    network = (jnp.zeros(1), jnp.tanh, 0.1)
+    network = (jnp.zeros(1), jnp.tanh, 0.3)
     result = jalax.fit(model, network, key=jax.random.key(0))
     assert result.status == "converged"
     assert result.theta[1:] == (None, None)
-    assert np.tanh(result.theta[0]) + 0.1 == pytest.approx(0.2, abs=1e-3)  # the mean of y
-    whole = (result.theta[0], jnp.tanh, 0.1)
+    assert np.tanh(result.theta[0]) + 0.3 == pytest.approx(0.2, abs=1e-3)  # the mean of y
+    whole = (result.theta[0], jnp.tanh, 0.3)
     known = jalax.log_evidence(model, whole, key=jax.random.key(1))
     # The constants of both normal densities are left out, and x integrates to sqrt(pi).
     expected = 4 * 0.5 * np.log(np.pi) - np.sum((np.asarray(y) - 0.2) ** 2) / 4
