@@ -39,6 +39,7 @@ CAREFUL = Scoring(damping=1.0, relaxation=1.07)
 # Of a theta that is trained by held-out log p.
 STEP_SIZE, RATE = 0.3, 1e-3  # the rate is only where a pilot begins
 GROUPS_A_STEP, MOVES = 256, 3  # where there are more groups than this, some must wait
+SHARE, FEWEST, MOST = 5, 10, 1_000  # a fifth of the groups is held out, so many at least and most
 
 
 class Choice(NamedTuple):
@@ -85,6 +86,11 @@ def choose(
     return Choice(Scoring().canonical(), f"because {_sizes(model)}")
 
 
+def count_held_out(count: int) -> int:
+    """A fifth of the groups, none where there are few."""
+    return int(np.clip(count // SHARE, FEWEST, MOST)) if count >= 3 * FEWEST else 0
+
+
 def is_trained(model: Model, theta: Tree) -> bool:
     """theta is too large for the information about it, and there are groups to hold out."""
     alone = model.layout is None and model.frequencies is None
@@ -92,13 +98,17 @@ def is_trained(model: Model, theta: Tree) -> bool:
 
 
 def for_large_theta(model: Model) -> JALAEM:
-    """Nothing that would need the information, or hold theta back."""
+    """Nothing that would need the information, or hold theta back.
+
+    A step visits no more groups than there are beside those that are held out.
+    """
+    visited = model.num_groups - count_held_out(model.num_groups)
     return JALAEM(
         step_size=STEP_SIZE,
         preconditioner=InverseHessian(),
         optimizer=adam(RATE),
-        minibatch=min(GROUPS_A_STEP, model.num_groups),
-        moves=MOVES if model.num_groups > GROUPS_A_STEP else 1,
+        minibatch=min(GROUPS_A_STEP, visited),
+        moves=MOVES if visited > GROUPS_A_STEP else 1,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from jalax._fit.begin import first_state
 from jalax._fit.callbacks import Callback, Run, Stop
+from jalax._fit.choice import count_held_out
 from jalax._model import checks
 from jalax._model.model import GroupedModel, Model
 from jalax._model.types import State, Status
@@ -26,7 +27,6 @@ from jalax._starts.in_blocks import InBlocks
 MAX_STEPS = 20_000  # of a fit that held-out log p stops, unless it is told otherwise
 PARTICLES, DRAWS = 32, 256
 PILOT, CLIMB = 20, 40  # steps between two looks
-SHARE, FEWEST, MOST = 5, 10, 1_000  # a fifth of the groups is held out, so many at least and most
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that a pilot tries
 BELOW = 10.0  # what the rate that the pilot finds best, so near theta_0, is divided by
 LOWER = 3.0  # what the rate is divided by where held-out log p rises no longer
@@ -149,6 +149,7 @@ class held_out(Callback):
 
     def _ended(self, run: Run) -> Stop | None:
         best = max(self.looks, key=lambda look: look.log_p)
+        run.diverged = np.zeros_like(run.diverged)  # where it did, it ends with the best theta
         return Stop(
             Status.STOPPED,
             f"log p of {self.model.num_groups} held-out groups no longer rises: "
@@ -160,8 +161,9 @@ class Training(held_out):
     """How `fit` trains a large theta: `held_out` with groups of its own model.
 
     Learning rates are tried one after the other from theta_0, and it begins there again with a
-    third of the best. From the best theta it takes a tenth of the steps more with all groups.
-    Where there are too few to hold some out it watches log p of all.
+    tenth of the best. From the best theta it takes a fifth of the steps more with all groups.
+    Where there are too few to hold some out it watches log p of all. A fit that goes on from a
+    checkpoint or a state has its rate, and tries no others.
     """
 
     def __init__(self, model: Model, key: jax.Array):
@@ -178,15 +180,15 @@ class Training(held_out):
     def begin(self, run: Run) -> None:
         super().begin(run)
         self._trials: list[tuple[float, float]] = []  # log p, and the rate
-        self.every = PILOT
         self._until: int | None = None  # the last step with all groups
         self._first = _without_path(run.state, jnp.asarray(self._held))
-        self._go_on(run, self._first, RATES[0])
+        self.every, self._pilots = (PILOT, len(RATES)) if run.step == 0 else (CLIMB, 0)
+        self._go_on(run, self._first, RATES[0] if run.step == 0 else rate_of(run.state))
 
     def after_chunk(self, run: Run) -> Stop | None:
         if self._until is not None:
             return self._all_seen(run)
-        if len(self._trials) < len(RATES):
+        if len(self._trials) < self._pilots:
             return self._tried(run)
         return super().after_chunk(run)
 
@@ -200,7 +202,7 @@ class Training(held_out):
         log_p = -np.inf if failed else self.looks[-1].log_p
         self._trials.append((log_p, RATES[len(self._trials)]))
         self._from = run.step
-        if len(self._trials) < len(RATES):
+        if len(self._trials) < self._pilots:
             self._go_on(run, self._first, RATES[len(self._trials)])
         elif np.isfinite(max(self._trials)[0]):
             _, rate = max(self._trials)
@@ -209,7 +211,7 @@ class Training(held_out):
         return None
 
     def _ended(self, run: Run) -> Stop | None:
-        """Then all groups, with the rate that the best theta had when it was reached."""
+        """Then all groups, with a third of the rate that led to the best theta."""
         stop = super()._ended(run)
         if not self._held.any():
             return stop
@@ -257,8 +259,8 @@ def _optimizer(state: State) -> Any:
 
 
 def held_out_groups(key: jax.Array, count: int) -> np.ndarray:
-    """A tenth of the groups, none where there are few."""
-    held, size = np.zeros(count, bool), int(np.clip(count // SHARE, FEWEST, MOST))
-    if count >= 3 * FEWEST:
-        held[np.asarray(jax.random.permutation(fold_in(key, 3), count))[:size]] = True
+    """Which groups a fit with this key holds out."""
+    held = np.zeros(count, bool)
+    order = np.asarray(jax.random.permutation(fold_in(key, 3), count))
+    held[order[: count_held_out(count)]] = True
     return held
