@@ -39,7 +39,7 @@ def replay(
     if origin.theta_path is None:
         raise ValueError(
             "replay needs theta at every step, and this fit kept only some of them: fit with "
-            "record=1, and a theta of no more than 100,000 numbers."
+            "record=1."
         )
     if origin.start is None or hasattr(origin.start, "count"):
         raise ValueError(

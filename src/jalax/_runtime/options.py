@@ -124,11 +124,7 @@ class Optax:
 
 
 def adam(learning_rate: float) -> Optax:
-    """Adam with a learning rate that may change on the way: it is in the optimiser's state.
-
-    >>> adam(1e-3).init(0.0).hyperparams["learning_rate"].item() == np.float32(1e-3)
-    True
-    """
+    """Adam with a learning rate that may change on the way: it is in the optimiser's state."""
     return Optax(_adam, learning_rate=learning_rate)
 
 
