@@ -124,7 +124,11 @@ class Optax:
 
 
 def adam(learning_rate: float) -> Optax:
-    """Adam with a learning rate that may change on the way: it is in the optimiser's state."""
+    """Adam whose rate may change on the way, as `jalax.callbacks.held_out` does.
+
+    Args:
+        learning_rate: at first; it is in the optimiser's state.
+    """
     return Optax(_adam, learning_rate=learning_rate)
 
 
