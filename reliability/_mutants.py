@@ -728,4 +728,11 @@ MUTANTS = [
         "next(arrays) if other is None else other for other in others[::-1]",
         "_fit/test_large_theta.py::test_a_network_keeps_what_is_no_array",
     ),
+    Mutant(
+        "steps that visit as many groups as there are, held out or not",
+        "_fit/choice.py",
+        "visited = model.num_groups - count_held_out(model.num_groups)",
+        "visited = model.num_groups",
+        "_fit/test_large_theta.py::test_rows_that_are_held_out_have_no_say_before_the_end",
+    ),
 ]

@@ -86,7 +86,7 @@ def test_the_default_moves_to_what_is_best_on_rows_it_has_not_seen(num_steps, fa
     assert best > before + 25  # there is something to learn
     assert after > best - far
     assert "because theta has 330 numbers" in result.choice
-    told = [float(note.split()[3]) for note in keep.notes if note.startswith("held-out log p")]
+    told = [float(note.split()[5]) for note in keep.notes if note.startswith("log p of held-out")]
     held = training.held_out_groups(jax.random.key(0), ROWS)
     assert held.sum() == 12
     # At the end these rows were fitted, too: no worse than when they were last looked at.
@@ -99,17 +99,14 @@ def test_the_default_moves_to_what_is_best_on_rows_it_has_not_seen(num_steps, fa
         assert result.status == "max_steps"
 
 
+def watched_fit(watch, theta, algorithm, num_steps):
+    options = {"algorithm": algorithm, "num_particles": 8, "num_steps": num_steps}
+    return jalax.fit(a_model(), theta, key=jax.random.key(1), callbacks=[watch], **options)
+
+
 def test_a_look_is_log_p_of_each_group():
     watch = held_out(a_model(rows()[1][:20]), every=5, num_draws=512)
-    method = jalax.PGD(step_size=1e-4)
-    result = jalax.fit(
-        *(a_model(), theta_0()),
-        key=jax.random.key(1),
-        algorithm=method,
-        num_particles=8,
-        num_steps=5,
-        callbacks=[watch],
-    )
+    result = watched_fit(watch, theta_0(), jalax.PGD(step_size=1e-4), 5)
     (look,) = watch.looks
     expected = exact_log_p(result.theta, rows()[1][:20])
     assert look.log_p == pytest.approx(expected.mean(), abs=0.02)
@@ -125,25 +122,20 @@ def test_the_best_theta_is_kept_where_a_fit_gets_worse():
         preconditioner=jalax.options.InverseHessian(),
         optimizer=jalax.options.adam(0.3),
     )
-    result = jalax.fit(
-        *(a_model(), jax.tree.map(jnp.float32, largest_likelihood())),
-        key=jax.random.key(1),
-        algorithm=method,
-        num_particles=8,
-        num_steps=100,
-        callbacks=[watch],
-    )
+    result = watched_fit(watch, jax.tree.map(jnp.float32, largest_likelihood()), method, 100)
     assert result.num_steps == 6  # the first look is the best, and two more are waited for
     assert [look.step for look in watch.looks] == [2, 4, 6]
-    assert watch.looks[0].log_p > max(look.log_p for look in watch.looks[1:])
-    assert exact_log_p(result.theta, rows()[1]).mean() == pytest.approx(
-        watch.looks[0].log_p, abs=0.05
-    )
+    best = watch.looks[0].log_p
+    assert best > max(look.log_p for look in watch.looks[1:])
+    assert f"{best:.3f}" in result.message
+    assert exact_log_p(result.theta, rows()[1]).mean() == pytest.approx(best, abs=0.05)
 
 
 def test_a_step_leaves_groups_that_are_held_out_alone():
     model = prepare_model(a_model())
     method = choice.for_large_theta(model).filled(theta_0()).canonical()
+    assert method.minibatch == ROWS - 12  # the step of a fit has no more than it may visit
+    method = dataclasses.replace(method, minibatch=15)
     particles = jax.random.normal(jax.random.key(2), (ROWS, 4, LATENTS))
     cloud = jalax.extend.Cloud(particles, jnp.zeros((ROWS, 4)), None)
     held = jnp.arange(ROWS) < 15
@@ -156,8 +148,6 @@ def test_a_step_leaves_groups_that_are_held_out_alone():
             state, _ = method.step(jax.random.fold_in(key, k), model, state)
         return state
 
-    assert method.minibatch == ROWS - 12  # the step of a fit has no more than it may visit
-    method = dataclasses.replace(method, minibatch=15)
     state = after_steps(jax.random.key(3))
     moved = np.any(np.asarray(state.particles != particles), axis=(1, 2))
     np.testing.assert_array_equal(moved, ~np.asarray(held))
@@ -197,7 +187,6 @@ def test_several_moves_of_a_visit_bring_particles_to_the_posterior():
     assert np.sqrt(np.mean(((found - mean) / sd) ** 2)) < 0.4
 
 
-@functools.cache
 def of_norms(steps):
     """100,001 numbers, of which a row says something about the first three."""
 
@@ -224,6 +213,9 @@ def test_the_history_of_a_very_large_theta_has_norms(tmp_path):
     read = jalax.load(tmp_path / "fit.npz")
     np.testing.assert_array_equal(read.history["theta_norm"], result.history["theta_norm"])
     assert "100000 in all" in str(result)
+    theta_panel = result.plot()[0]
+    assert theta_panel.get_ylabel() == "norm of theta"
+    np.testing.assert_array_equal(theta_panel.lines[0].get_ydata(), result.history["theta_norm"])
 
 
 def test_a_checkpoint_of_a_very_large_theta_goes_on_to_the_same_bits(tmp_path):
@@ -284,11 +276,30 @@ def test_held_out_wants_groups():
         held_out(rows()[1])
 
 
-def test_moves_go_with_a_minibatch():
-    with pytest.raises(ValueError, match=r"JALAEM\.moves goes with minibatch="):
-        jalax.fit(
-            *(a_model(), theta_0()),
-            key=jax.random.key(0),
-            algorithm=jalax.JALAEM(step_size=0.1, moves=2),
-            num_steps=1,
-        )
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"moves": 2}, r"JALAEM\.moves goes with minibatch="),
+        ({"moves": 0, "minibatch": 10}, r"JALAEM\.moves must be"),
+    ],
+)
+def test_bad_moves(options, sentence):
+    algorithm = jalax.JALAEM(step_size=0.1, **options)
+    with pytest.raises(ValueError, match=sentence):
+        jalax.fit(a_model(), theta_0(), key=jax.random.key(0), algorithm=algorithm, num_steps=1)
+
+
+@pytest.mark.parametrize("name", ["num_steps", "num_particles"])
+def test_zero_is_no_default(name):
+    with pytest.raises(ValueError, match=name):
+        jalax.fit(a_model(), theta_0(), key=jax.random.key(0), **{name: 0})
+
+
+def test_few_groups_are_all_watched_and_said_to_be():
+    watch = training.Training(prepare_model(a_model(rows()[0][:20])), jax.random.key(0))
+    assert watch.model.num_groups == 20
+    keep = Keep()
+    few = a_model(rows()[0][:20])
+    jalax.fit(few, theta_0(), key=jax.random.key(0), num_steps=60, callbacks=[keep])
+    assert "held-out" not in keep.notes[-1]
+    assert "too few to hold some out" in keep.notes[-1]

@@ -179,6 +179,8 @@ class JALAEM(JALAEMOptions):
 
     def _settled(self, model: Model, state: State, key) -> State:
         """After all but the last of the `moves` of a visit, with theta where it is."""
+        if self.moves == 1:  # a loop of no rounds would be compiled all the same
+            return state
 
         def move(k, state):
             metric, _ = self._local(model, state)

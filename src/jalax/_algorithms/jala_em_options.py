@@ -149,9 +149,10 @@ class JALAEMOptions(Algorithm):
             else:
                 value.check()
         langevin.check_preconditioner(model.latent, model.num_groups, self.preconditioner)
+        moves = arguments.check_count("JALAEM.moves", self.moves)
         if self.minibatch is not None:
             minibatches.check(self.minibatch, model)
-        elif arguments.check_count("JALAEM.moves", self.moves) > 1:
+        elif moves > 1:
             raise ValueError("JALAEM.moves goes with minibatch=, the groups that a step visits.")
 
     def check_theta(self, theta: Tree) -> None:

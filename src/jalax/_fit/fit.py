@@ -219,8 +219,11 @@ class _Request(NamedTuple):
         asked: dict[str, Any] = {"callbacks": [*self.callbacks, training]}
         if self.start is None:
             asked["start"] = training.start
-            asked["num_particles"] = self.num_particles or held_out.PARTICLES
-        return self._replace(num_steps=self.num_steps or held_out.MAX_STEPS, **asked)
+            if self.num_particles is None:
+                asked["num_particles"] = held_out.PARTICLES
+        if self.num_steps is None:
+            asked["num_steps"] = held_out.MAX_STEPS
+        return self._replace(**asked)
 
     def whitened(self, model: Model) -> _Request:
         """With other latents. A checkpoint of theirs could not be told from one of the first."""
@@ -311,14 +314,12 @@ def _begin(
 
     checks.check_example(model, theta, weighted=False)  # the search for a mode begins there
 
-    def loop_and_first_state() -> list[Any]:
+    def lower() -> list[Any]:
         scores = information.fits(theta)
         cloud = default_cloud.start_shapes(key, model, theta, count, scores)
-        state = first_state.eval_shape(key, algorithm, model, theta, cloud)
-        loop_program = _lowered(key, algorithm, model, state, capacity)
-        return [loop_program, first_state.lower(key, algorithm, model, theta, cloud)]
+        return _loop_and_first_state(key, algorithm, model, theta, cloud, capacity)
 
-    with _compiling(model, loop_and_first_state):
+    with _compiling(model, lower):
         begin, cloud = default_start_cloud(key, begin, model, theta, count)
         checks.check_start(model, theta, cloud, algorithm.gives_evidence)
     return begin, first_state(key, algorithm, model, theta, cloud)
@@ -330,13 +331,11 @@ def _drawn(key, asked: _Request, begin: Start, algorithm, theta: Tree, count: in
     if not isinstance(begin, InBlocks):
         return draw_start(key, begin, model, theta, count)
 
-    def loop_and_first_state() -> list[Any]:
+    def lower() -> list[Any]:
         cloud = draw_start.eval_shape(key, begin, model, theta, count)
-        state = first_state.eval_shape(key, algorithm, model, theta, cloud)
-        first = first_state.lower(key, algorithm, model, theta, cloud)
-        return [_lowered(key, algorithm, model, state, capacity), first]
+        return _loop_and_first_state(key, algorithm, model, theta, cloud, capacity)
 
-    with _compiling(model, loop_and_first_state):
+    with _compiling(model, lower):
         return begin.drawn(key, model, theta, count)
 
 
@@ -352,6 +351,15 @@ def _compiling(model: Model, lower: Callable[[], list[Any]]) -> Iterator[bool]:
     yield alone
     if ahead is not None:  # an error in the start does not wait for it
         ahead.join()
+
+
+def _loop_and_first_state(
+    key, algorithm: Algorithm, model: Model, theta: Tree, cloud: Any, capacity: int
+) -> list[Any]:
+    """Both programs lowered, from the shapes of the cloud that a start will draw."""
+    state = first_state.eval_shape(key, algorithm, model, theta, cloud)
+    first = first_state.lower(key, algorithm, model, theta, cloud)
+    return [_lowered(key, algorithm, model, state, capacity), first]
 
 
 def _lowered(key, algorithm: Algorithm, model: Model, state: State, capacity: int) -> Any:

@@ -82,15 +82,20 @@ class held_out(Callback):
         draws = arguments.check_count("held_out's num_draws", num_draws, 2)
         self._points = InBlocks(size=model.num_groups, num_draws=draws)
         self.looks: list[Look] = []
+        self._forget()
+        self._what = "held-out groups"
+
+    def _forget(self) -> None:
         self._best: State | None = None
+        self._best_look: Look | None = None
         self._best_groups: np.ndarray = np.zeros(0)
         self._waited = self._dropped = 0
 
     def begin(self, run: Run) -> None:
         if run.many:
             raise ValueError("held_out watches one fit, not many at once.")
-        self.looks, self._best, self._waited, self._dropped = [], None, 0, 0
-        self._from = run.step
+        self.looks, self._from = [], run.step
+        self._forget()
 
     def steps_until_due(self, run: Run) -> int:
         return self.every - (run.step - self._from) % self.every
@@ -103,7 +108,7 @@ class held_out(Callback):
         if self._look(run):
             return None
         self._waited += 1
-        if self._waited < self.patience:
+        if self._waited < self.patience or self._best is None:  # nowhere to go back to
             return None
         return self._lowered(run)
 
@@ -117,13 +122,17 @@ class held_out(Callback):
         theta = run.algorithm.estimate(run.state)
         groups = self._log_p(run, theta)
         error = float(np.std(groups) / np.sqrt(groups.size))
-        self.looks.append(Look(run.step, rate_of(run.state), float(np.mean(groups)), error))
-        run.note = f"held-out log p {np.mean(groups):.3f} +/- {error:.3f} a group"
+        look = Look(run.step, rate_of(run.state), float(np.mean(groups)), error)
+        self.looks.append(look)
+        run.note = f"log p of {self._what} {look.log_p:.3f} +/- {error:.3f} a group"
+        if not np.isfinite(look.log_p):
+            return False
         if self._best is not None:
             gain = groups - self._best_groups
             if not np.mean(gain) > NOISE * np.std(gain) / np.sqrt(groups.size):
                 return False
-        self._best, self._best_groups, self._waited = run.state, groups, 0
+        self._best, self._best_look, self._best_groups = run.state, look, groups
+        self._waited = 0
         return True
 
     def _log_p(self, run: Run, theta: Tree) -> np.ndarray:
@@ -148,11 +157,12 @@ class held_out(Callback):
         run.state = with_rate(state._replace(step=run.state.step), rate)
 
     def _ended(self, run: Run) -> Stop | None:
-        best = max(self.looks, key=lambda look: look.log_p)
+        best = self._best_look
+        assert best is not None
         run.diverged = np.zeros_like(run.diverged)  # where it did, it ends with the best theta
         return Stop(
             Status.STOPPED,
-            f"log p of {self.model.num_groups} held-out groups no longer rises: "
+            f"log p of {self.model.num_groups} {self._what} no longer rises: "
             f"{best.log_p:.3f} +/- {best.error:.3f} a group",
         )
 
@@ -171,6 +181,8 @@ class Training(held_out):
         watched = np.flatnonzero(self._held) if self._held.any() else np.arange(model.num_groups)
         part = model.replace(data=jax.tree.map(lambda x: x[watched], model.data))
         super().__init__(part, drops=1, num_draws=DRAWS)
+        if not self._held.any():
+            self._what = "groups (too few to hold some out)"
 
     @property
     def start(self) -> InBlocks:
@@ -199,6 +211,7 @@ class Training(held_out):
             return None
         if not failed:
             self._look(run)
+            failed = not np.isfinite(self.looks[-1].log_p)
         log_p = -np.inf if failed else self.looks[-1].log_p
         self._trials.append((log_p, RATES[len(self._trials)]))
         self._from = run.step
@@ -206,7 +219,8 @@ class Training(held_out):
             self._go_on(run, self._first, RATES[len(self._trials)])
         elif np.isfinite(max(self._trials)[0]):
             _, rate = max(self._trials)
-            self._best, self.every = None, CLIMB
+            self._forget()
+            self.every = CLIMB
             self._go_on(run, self._first, rate / BELOW)
         return None
 

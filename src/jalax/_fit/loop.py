@@ -33,8 +33,7 @@ from jalax._runtime.compilation import (
 # algorithm is traced once.
 _step = jax.jit(lambda key, algorithm, model, state: algorithm.step(key, model, state), inline=True)
 
-
-THETA_KEPT = 100_000  # numbers of theta that the history has in every row
+THETA_KEPT = 100_000  # numbers of theta; of more, every row of the history would be a network
 
 
 def theta_record(theta: Tree) -> dict[str, Tree]:
@@ -46,10 +45,8 @@ def theta_record(theta: Tree) -> dict[str, Tree]:
 
 class Chunk(NamedTuple):
     state: State
-    records: dict[
-        str, Any
-    ]  # "step", "theta" (or its norm), the fields of Info: `capacity` rows, `length` valid
-    length: Int[Array, ""]  # steps done, the failed one included
+    records: dict[str, Any]  # "step", `theta_record`, Info's fields: `capacity` rows
+    length: Int[Array, ""]  # steps done, and valid rows, the failed one included
     healthy: Bool[Array, ""]  # False: the last step left no finite particle, or no finite theta
 
 

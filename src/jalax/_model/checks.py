@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jalax._model import batching, evaluation
+from jalax._model import batching, evaluation, information
 from jalax._model.model import GroupedModel, Model
 from jalax._model.types import Cloud
 from jalax._particles import trees
@@ -25,8 +25,7 @@ NOT_FINITE = (
     "outside the model's domain."
 )
 
-
-LARGE = 300  # numbers of theta: a network
+# Operations of JAX that every random number goes through.
 RANDOM = ("random_bits", "threefry2x32", "rng_bit_generator", "random_gamma")
 
 
@@ -138,8 +137,9 @@ def check_log_joint(model: Model, theta: Tree, name: str = "log_joint") -> None:
     data = model.data
     if isinstance(model, GroupedModel):
         data = trees.shapes(data, 1)
-    check_scalar(name, model.density(), {"theta": theta, "x": model.latent, "data": data})
-    if trees.size(theta) > LARGE and draws(model.density(), theta, model.latent, data):
+    density, arguments = model.density(), {"theta": theta, "x": model.latent, "data": data}
+    check_scalar(name, density, arguments)
+    if not information.fits(theta) and has_operation(RANDOM, density, *arguments.values()):
         warnings.warn(
             f"{name} draws random numbers, such as those of dropout. They are the same at every "
             "visit, since no key is passed, and log p must be a function of theta, x and data "
@@ -149,10 +149,19 @@ def check_log_joint(model: Model, theta: Tree, name: str = "log_joint") -> None:
         )
 
 
-def draws(function: Callable, *arguments: Tree) -> bool:
-    """Whether a random number is drawn in it."""
-    text = str(jax.make_jaxpr(function)(*arguments))
-    return any(f" {name}[" in text for name in RANDOM)
+def has_operation(names: tuple[str, ...], function: Callable, *arguments: Tree) -> bool:
+    """Whether the function does one of these operations of JAX, anywhere inside."""
+    return _has_operation(names, jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _has_operation(names: tuple[str, ...], jaxpr: Any) -> bool:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in names:
+            return True
+        inner = [getattr(part, "jaxpr", part) for part in equation.params.values()]
+        if any(_has_operation(names, part) for part in inner if hasattr(part, "eqns")):
+            return True
+    return False
 
 
 def check_scalar(name: str, function: Callable, arguments: dict[str, Tree]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +16,7 @@ from jalax._particles.trees import Tree
 from jalax._reference import mode_search
 
 DENSE_UP_TO = 64  # latents: below, no structure saves anything
+LOOPS = ("scan", "while")
 LOOPS_UP_TO = 2000  # latents: beyond, asdex takes minutes and all memory to find that all meet
 
 
@@ -115,23 +115,14 @@ def found_by_asdex(model: Model, theta: Tree) -> Pattern:
         ) from error
     example, _ = ravel_latent(model)
     log_p = log_joint_of_vectors(model, theta)
-    if example.size > LOOPS_UP_TO and _has_loop(jax.make_jaxpr(log_p)(example, model.data).jaxpr):
+    loops = example.size > LOOPS_UP_TO and checks.has_operation(LOOPS, log_p, example, model.data)
+    if loops:
         raise ValueError(
             "log_joint has a loop (lax.scan, lax.map, jalax.models.sum_over_rows of many rows), in "
             "which asdex does not see which latents meet: say which by structure=(rows, cols)."
         )
     found = asdex.hessian_sparsity(lambda x: log_p(x, model.data), example)
     return Pattern.of(np.asarray(found.rows), np.asarray(found.cols), example.size)
-
-
-def _has_loop(jaxpr: Any) -> bool:
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in ("scan", "while"):
-            return True
-        inner = [getattr(part, "jaxpr", part) for part in equation.params.values()]
-        if any(_has_loop(part) for part in inner if hasattr(part, "eqns")):
-            return True
-    return False
 
 
 def pieces_of(model: Model) -> tuple[int, ...]:
