@@ -735,4 +735,11 @@ MUTANTS = [
         "visited = model.num_groups",
         "_fit/test_large_theta.py::test_rows_that_are_held_out_have_no_say_before_the_end",
     ),
+    Mutant(
+        "the last training leaves out what was held out",
+        "_fit/held_out.py",
+        "_without_path(self._first, jnp.zeros(self._held.size, bool))",
+        "self._first",
+        "_fit/test_large_theta.py::test_it_begins_again_with_all_groups_for_as_many_visits",
+    ),
 ]

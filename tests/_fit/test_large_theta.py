@@ -74,7 +74,7 @@ def largest_likelihood():
 
 
 @pytest.mark.parametrize(
-    ("num_steps", "far"), [(500, 8.0), pytest.param(None, 0.3, marks=pytest.mark.slow)]
+    ("num_steps", "far"), [(500, 8.0), pytest.param(None, 0.1, marks=pytest.mark.slow)]
 )
 def test_the_default_moves_to_what_is_best_on_rows_it_has_not_seen(num_steps, far):
     keep, new = Keep(), rows()[1]
@@ -162,6 +162,35 @@ def test_rows_that_are_held_out_have_no_say_before_the_end():
         result = jalax.fit(a_model(data), theta_0(), key=jax.random.key(0), num_steps=12)
         told.append(result.history["theta"]["loadings"])
     np.testing.assert_array_equal(*told)
+
+
+def test_it_begins_again_with_all_groups_for_as_many_visits(monkeypatch):
+    """With a rate of next to nothing log p stands still: nine looks, the last as good as any."""
+    for name, value in {"RATES": (1e-9,), "CLIMB": 4}.items():
+        monkeypatch.setattr(training, name, value)
+    held, masks, particles = training.held_out_groups(jax.random.key(0), ROWS), {}, {}
+
+    class Look(Callback):
+        def after_chunk(self, run):
+            masks[run.step] = np.asarray(run.state.memory.held_out)
+            particles[run.step] = np.asarray(run.state.particles[held])
+
+    result = jalax.fit(a_model(), theta_0(), key=jax.random.key(0), callbacks=[Look()])
+    watched = training.PILOT + 9 * 4
+    again = watched + 9 * 4 * ROWS // 48
+    end = again + int(np.ceil((again - watched) / 4))
+    assert (result.status, result.num_steps) == ("stopped", end)
+    steps = sorted(masks)
+    for step in steps:  # the mask of a step is what the steps to it were taken with
+        np.testing.assert_array_equal(
+            masks[step], held if step <= watched else np.zeros(ROWS, bool)
+        )
+    # What is held out is not moved, but it is drawn anew with the others after 40 visits.
+    before = [k for k in steps if k < training.VISITS]
+    after = [k for k in steps if training.VISITS < k <= watched]
+    assert all(np.array_equal(particles[k], particles[before[0]]) for k in before)
+    assert all(not np.array_equal(particles[k], particles[before[0]]) for k in after)
+    assert after
 
 
 def test_several_moves_of_a_visit_bring_particles_to_the_posterior():

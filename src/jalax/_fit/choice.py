@@ -38,8 +38,9 @@ CAREFUL = Scoring(damping=1.0, relaxation=1.07)
 
 # Of a theta that is trained by held-out log p.
 STEP_SIZE, RATE = 0.3, 1e-3  # the rate is only where a pilot begins
-GROUPS_A_STEP, MOVES = 256, 3  # where there are more groups than this, some must wait
-SHARE, FEWEST, MOST = 5, 10, 1_000  # a fifth of the groups is held out, so many at least and most
+GROUPS_A_STEP = 64
+WAITING, MOVES = 4, 3  # of groups that wait for so many steps, particles move so often
+SHARE, FEWEST, MOST = 5, 10, 500  # a fifth of the groups is held out, so many at least and most
 
 
 class Choice(NamedTuple):
@@ -108,7 +109,7 @@ def for_large_theta(model: Model) -> JALAEM:
         preconditioner=InverseHessian(),
         optimizer=adam(RATE),
         minibatch=min(GROUPS_A_STEP, visited),
-        moves=MOVES if visited > GROUPS_A_STEP else 1,
+        moves=MOVES if visited > WAITING * GROUPS_A_STEP else 1,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jalax._fit.begin import first_state
 from jalax._fit.callbacks import Callback, Run, Stop
-from jalax._fit.choice import count_held_out
+from jalax._fit.choice import GROUPS_A_STEP, count_held_out
 from jalax._model import checks
 from jalax._model.model import GroupedModel, Model
 from jalax._model.types import State, Status
@@ -24,14 +24,18 @@ from jalax._runtime.compilation import fold_in
 from jalax._runtime.processes import to_host
 from jalax._starts.in_blocks import InBlocks
 
-MAX_STEPS = 20_000  # of a fit that held-out log p stops, unless it is told otherwise
+MAX_STEPS = 40_000  # of a fit that held-out log p stops, unless it is told otherwise
 PARTICLES, DRAWS = 32, 256
 PILOT, CLIMB = 20, 40  # steps between two looks
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)  # of Adam, that a pilot tries
 BELOW = 10.0  # what the rate that the pilot finds best, so near theta_0, is divided by
 LOWER = 3.0  # what the rate is divided by where held-out log p rises no longer
-AT_LAST = 5  # with all groups: a fifth of the steps so far
-NOISE = 0.1  # standard errors: a smaller gain is none
+WORTH = 1.05  # fewer groups that were held out than these are not trained for again
+AT_LAST = 0.25  # of the steps with all groups: so many more at a lower rate
+# Standard errors of a difference that make it one: of a gain over the best look, of a rise from a
+# third of the looks to the next, of a loss since the best look.
+NOISE, RISE, AS_GOOD = 0.1, 1.0, 0.5
+VISITS = 40  # of each group, after which its particles are drawn anew
 
 
 class Look(NamedTuple):
@@ -88,7 +92,8 @@ class held_out(Callback):
     def _forget(self) -> None:
         self._best: State | None = None
         self._best_look: Look | None = None
-        self._best_groups: np.ndarray = np.zeros(0)
+        self._best_groups: np.ndarray | float = np.inf
+        self._seen: list[tuple[int, np.ndarray]] = []  # log p of each group, in each look
         self._waited = self._dropped = 0
 
     def begin(self, run: Run) -> None:
@@ -105,35 +110,33 @@ class held_out(Callback):
             return self._lowered(run) if self._best is not None else None
         if (run.step - self._from) % self.every:
             return None
-        if self._look(run):
-            return None
-        self._waited += 1
-        if self._waited < self.patience or self._best is None:  # nowhere to go back to
-            return None
-        return self._lowered(run)
+        self._look(run)
+        # There must be where to go back to.
+        return self._lowered(run) if self._best is not None and self._is_over() else None
+
+    def _is_over(self) -> bool:
+        return self._waited >= self.patience
 
     def end(self, run: Run) -> None:
         """However the fit ends: with the best theta."""
         if self._best is not None:
             run.state = self._best._replace(step=run.state.step)
 
-    def _look(self, run: Run) -> bool:
-        """Whether log p has risen since the best look so far; that is kept."""
+    def _look(self, run: Run) -> None:
+        """The state is kept where log p has risen since the best look so far."""
         theta = run.algorithm.estimate(run.state)
         groups = self._log_p(run, theta)
         error = float(np.std(groups) / np.sqrt(groups.size))
         look = Look(run.step, rate_of(run.state), float(np.mean(groups)), error)
         self.looks.append(look)
+        self._seen.append((run.step, groups))
         run.note = f"log p of {self._what} {look.log_p:.3f} +/- {error:.3f} a group"
-        if not np.isfinite(look.log_p):
-            return False
-        if self._best is not None:
-            gain = groups - self._best_groups
-            if not np.mean(gain) > NOISE * np.std(gain) / np.sqrt(groups.size):
-                return False
-        self._best, self._best_look, self._best_groups = run.state, look, groups
-        self._waited = 0
-        return True
+        first = self._best is None and np.isfinite(look.log_p)
+        if first or rises(groups - self._best_groups, NOISE):
+            self._best, self._best_look, self._best_groups = run.state, look, groups
+            self._waited = 0
+        else:
+            self._waited += 1
 
     def _log_p(self, run: Run, theta: Tree) -> np.ndarray:
         """Of every group. The random numbers are the same at each theta: differences decide."""
@@ -171,16 +174,18 @@ class Training(held_out):
     """How `fit` trains a large theta: `held_out` with groups of its own model.
 
     Learning rates are tried one after the other from theta_0, and it begins there again with a
-    tenth of the best. From the best theta it takes a fifth of the steps more with all groups.
-    Where there are too few to hold some out it watches log p of all. A fit that goes on from a
-    checkpoint or a state has its rate, and tries no others.
+    tenth of the best. Once held-out log p no longer rises, it begins a last time with all
+    groups, and visits each as often as until then (not where nearly all were visited). Where there
+    are too few to hold some out it watches log p of all. Particles are drawn anew now and then. A
+    fit that goes on from a checkpoint or a state has its rate, tries no others, and ends with the
+    best theta.
     """
 
     def __init__(self, model: Model, key: jax.Array):
         self._held = held_out_groups(key, model.num_groups)
         watched = np.flatnonzero(self._held) if self._held.any() else np.arange(model.num_groups)
         part = model.replace(data=jax.tree.map(lambda x: x[watched], model.data))
-        super().__init__(part, drops=1, num_draws=DRAWS)
+        super().__init__(part, drops=0, num_draws=DRAWS)
         if not self._held.any():
             self._what = "groups (too few to hold some out)"
 
@@ -192,17 +197,21 @@ class Training(held_out):
     def begin(self, run: Run) -> None:
         super().begin(run)
         self._trials: list[tuple[float, float]] = []  # log p, and the rate
-        self._until: int | None = None  # the last step with all groups
+        self._plan: list[tuple[float, int]] = []  # rates, and steps with all groups
+        self._message: Stop | None = None  # of the end, once all groups are visited
+        self._between = VISITS * int(np.ceil(run.model.num_groups / GROUPS_A_STEP))
+        self._redraw = run.step + self._between
         self._first = _without_path(run.state, jnp.asarray(self._held))
         self.every, self._pilots = (PILOT, len(RATES)) if run.step == 0 else (CLIMB, 0)
         self._go_on(run, self._first, RATES[0] if run.step == 0 else rate_of(run.state))
 
     def after_chunk(self, run: Run) -> Stop | None:
-        if self._until is not None:
-            return self._all_seen(run)
         if len(self._trials) < self._pilots:
             return self._tried(run)
-        return super().after_chunk(run)
+        stop = super().after_chunk(run) if self._message is None else self._with_all(run)
+        if stop is None and run.step >= self._redraw:
+            self._draw_anew(run)
+        return stop
 
     def _tried(self, run: Run) -> Stop | None:
         """The pilot: the next rate, or the best of them."""
@@ -224,29 +233,73 @@ class Training(held_out):
             self._go_on(run, self._first, rate / BELOW)
         return None
 
+    def _draw_anew(self, run: Run) -> None:
+        """Particles around the modes at this theta: some are caught where a mode has been."""
+        self._redraw = run.step + self._between
+        key, state = fold_in(run.key, run.step), run.state
+        cloud = self.start.drawn(key, run.model, state.theta, state.log_weights.shape[1])
+        fresh = first_state(key, run.algorithm, run.model, state.theta, cloud)
+        memory = fresh.memory._replace(optimizer=state.memory.optimizer)
+        fresh = fresh._replace(memory=memory, step=state.step)
+        run.state = _without_path(fresh, state.memory.held_out)
+
+    def _is_over(self) -> bool:
+        """The mean of the last third of the looks is no higher than that of the third before."""
+        groups = np.array([groups for _, groups in self._seen])
+        third = len(groups) // 3
+        if third < self.patience:
+            return False
+        before, after = groups[-2 * third : -third].mean(axis=0), groups[-third:].mean(axis=0)
+        return not rises(after - before, RISE)
+
     def _ended(self, run: Run) -> Stop | None:
-        """Then all groups, with a third of the rate that led to the best theta."""
-        stop = super()._ended(run)
-        if not self._held.any():
-            return stop
-        assert self._best is not None
-        self._message, steps = stop, run.step - self._from
-        key, num_particles = fold_in(run.key, run.step), run.state.log_weights.shape[1]
-        cloud = self.start.drawn(key, run.model, self._best.theta, num_particles)
-        fresh = first_state(key, run.algorithm, run.model, self._best.theta, cloud)
-        memory = fresh.memory._replace(optimizer=self._best.memory.optimizer)
-        fresh = _without_path(fresh._replace(memory=memory), memory.held_out)
-        self._go_on(run, fresh, rate_of(self._best) / LOWER)
-        self._until, self._best = run.step + -(-steps // AT_LAST), None
+        """Then again from theta_0 with all groups, each visited as often."""
+        message, look = super()._ended(run), self._best_look
+        assert look is not None
+        share = self._held.size / np.sum(~self._held)
+        steps = int(np.ceil(share * (self._last_as_good() - self._from)))
+        at_last = int(np.ceil(AT_LAST * steps))
+        if share < WORTH or not self._pilots or steps + at_last > run.last_step - run.step:
+            return message
+        self._plan = [(look.rate, steps), (look.rate / LOWER, at_last)]
+        self._message = message
+        self._next_of_plan(run, _without_path(self._first, jnp.zeros(self._held.size, bool)))
         run.note += ", now with all groups"
         return None
 
-    def steps_until_due(self, run: Run) -> int:
-        return super().steps_until_due(run) if self._until is None else self._until - run.step
+    def _last_as_good(self) -> int:
+        """The last step where log p was that of the best one, as far as the groups can tell."""
+        as_good = [n for n, groups in self._seen if not rises(self._best_groups - groups, AS_GOOD)]
+        return as_good[-1]
 
-    def _all_seen(self, run: Run) -> Stop | None:
-        assert self._until is not None
-        return None if run.step < self._until else self._message
+    def _next_of_plan(self, run: Run, state: State) -> None:
+        rate, steps = self._plan.pop(0)
+        self._until = run.step + steps
+        self._go_on(run, state, rate)
+
+    def steps_until_due(self, run: Run) -> int:
+        if self._message is None:
+            return super().steps_until_due(run)
+        return max(1, min(self._until, self._redraw) - run.step)
+
+    def _with_all(self, run: Run) -> Stop | None:
+        """The result stays the best theta so far if these groups do not gain by being visited."""
+        if run.diverged.all():
+            run.diverged = np.zeros_like(run.diverged)
+            return self._message
+        if run.step < self._until:
+            return None
+        if self._plan:
+            self._draw_anew(run)
+            self._next_of_plan(run, run.state)
+            return None
+        self._look(run)
+        return self._message
+
+
+def rises(gains: np.ndarray, errors: float) -> bool:
+    """Whether the mean gain is larger than so many of its standard errors."""
+    return bool(np.mean(gains) > errors * np.std(gains) / np.sqrt(gains.size))
 
 
 def _without_path(state: State, held: jax.Array) -> State:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
@@ -65,7 +64,7 @@ def plan_of(pattern: Pattern, pieces: Sequence[int] = (), least_colours: int = 1
     place[order] = np.arange(pattern.size)
     rest, border = (part.astype(np.int32) for part in (chosen.rest, chosen.border))
     indices = {"rest": rest, "border": border, "place": place, "colour": colour}
-    arrays = jax.tree.map(jnp.asarray, {**indices, **_masks(pattern, chosen, place)})
+    arrays = jax.device_put({**indices, **_masks(pattern, chosen, place)})
     num_colours = max(num_colours, least_colours)
     return Plan(**arrays, block=chosen.block, num_colours=num_colours)
 
