@@ -131,6 +131,20 @@ def test_the_best_theta_is_kept_where_a_fit_gets_worse():
     assert exact_log_p(result.theta, rows()[1]).mean() == pytest.approx(best, abs=0.05)
 
 
+@pytest.mark.parametrize(
+    ("gains", "expected"),
+    [
+        ([1.0, 1.2, 0.8, 1.0], True),  # ten standard errors and more
+        ([1.0, -1.2, 1.0, -0.7], False),
+        ([-np.inf, 3.0], False),  # a group whose log p is lost is no gain
+        ([np.inf, -3.0], True),  # and a loss, seen from the other side
+        ([np.nan, 3.0], False),
+    ],
+)
+def test_a_gain_is_one_of_all_groups(gains, expected):
+    assert training.rises(np.array(gains), 0.5) is expected
+
+
 def test_a_step_leaves_groups_that_are_held_out_alone():
     model = prepare_model(a_model())
     method = choice.for_large_theta(model).filled(theta_0()).canonical()

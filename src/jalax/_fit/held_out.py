@@ -92,7 +92,7 @@ class held_out(Callback):
     def _forget(self) -> None:
         self._best: State | None = None
         self._best_look: Look | None = None
-        self._best_groups: np.ndarray | float = np.inf
+        self._best_groups: np.ndarray = np.zeros(0)
         self._seen: list[tuple[int, np.ndarray]] = []  # log p of each group, in each look
         self._waited = self._dropped = 0
 
@@ -126,13 +126,14 @@ class held_out(Callback):
         """The state is kept where log p has risen since the best look so far."""
         theta = run.algorithm.estimate(run.state)
         groups = self._log_p(run, theta)
-        error = float(np.std(groups) / np.sqrt(groups.size))
+        with np.errstate(invalid="ignore"):  # of groups that are lost
+            error = float(np.std(groups) / np.sqrt(groups.size))
         look = Look(run.step, rate_of(run.state), float(np.mean(groups)), error)
         self.looks.append(look)
         self._seen.append((run.step, groups))
         run.note = f"log p of {self._what} {look.log_p:.3f} +/- {error:.3f} a group"
-        first = self._best is None and np.isfinite(look.log_p)
-        if first or rises(groups - self._best_groups, NOISE):
+        first = self._best is None
+        if np.isfinite(look.log_p) and (first or rises(groups - self._best_groups, NOISE)):
             self._best, self._best_look, self._best_groups = run.state, look, groups
             self._waited = 0
         else:
@@ -142,7 +143,8 @@ class held_out(Callback):
         """Of every group. The random numbers are the same at each theta: differences decide."""
         every = np.arange(self.model.num_groups)
         cloud = self._points.block(run.key, self.model, every, theta, PARTICLES)
-        return np.asarray(to_host(cloud.log_evidence), float)
+        log_p = np.asarray(to_host(cloud.log_evidence), float)
+        return np.where(np.isfinite(log_p), log_p, -np.inf)
 
     def _lowered(self, run: Run) -> Stop | None:
         """Back to the best theta with a lower rate, or the end."""
@@ -236,7 +238,7 @@ class Training(held_out):
     def _draw_anew(self, run: Run) -> None:
         """Particles around the modes at this theta: some are caught where a mode has been."""
         self._redraw = run.step + self._between
-        key, state = fold_in(run.key, run.step), run.state
+        key, state = fold_in(fold_in(run.key, run.step), 1), run.state  # that of the step is used
         cloud = self.start.drawn(key, run.model, state.theta, state.log_weights.shape[1])
         fresh = first_state(key, run.algorithm, run.model, state.theta, cloud)
         memory = fresh.memory._replace(optimizer=state.memory.optimizer)
@@ -250,7 +252,8 @@ class Training(held_out):
         if third < self.patience:
             return False
         before, after = groups[-2 * third : -third].mean(axis=0), groups[-third:].mean(axis=0)
-        return not rises(after - before, RISE)
+        with np.errstate(invalid="ignore"):  # of groups that were lost in both
+            return not rises(after - before, RISE)
 
     def _ended(self, run: Run) -> Stop | None:
         """Then again from theta_0 with all groups, each visited as often."""
@@ -299,7 +302,10 @@ class Training(held_out):
 
 def rises(gains: np.ndarray, errors: float) -> bool:
     """Whether the mean gain is larger than so many of its standard errors."""
-    return bool(np.mean(gains) > errors * np.std(gains) / np.sqrt(gains.size))
+    mean = np.mean(gains)
+    if not np.isfinite(mean):
+        return bool(mean > 0)
+    return bool(mean > errors * np.std(gains) / np.sqrt(gains.size))
 
 
 def _without_path(state: State, held: jax.Array) -> State:
