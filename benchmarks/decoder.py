@@ -5,9 +5,10 @@
 200 points in ten dimensions with two latents each, from a small random network with noise 0.3,
 which the model knows; a decoder 2 -> 100 -> 90 -> 10. Judged by log p of 300 further points, by
 quadrature. The default fit is `jalax.fit(model, theta_0, key=key)`, in a process of its own:
-seconds from its start to its result. By hand: Adam with five rates, each with all groups and with
-minibatches of 64, for 2,000 steps with all 200 points. Each is stopped where the 300 points, by
-which it is judged, are best: no user could tune as well.
+seconds with the import of JAX, to its result. By hand: Adam with five rates, each with all groups
+and with minibatches of 64, for 2,000 steps with all 200 points. Each is stopped where the 300
+points, by which it is judged, are best: no user could tune as well. `--by-hand FILE`: runs by hand
+that FILE has are taken from there (they may come from another machine: only their log p counts).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 from _common import Row, machine, quick, write
+from digits import layers, network
 
 NOISE, LATENTS, WIDTHS = 0.3, 2, (2, 100, 90, 10)
 RATES = (3e-3, 1e-3, 5e-4, 3e-4, 1e-4)
@@ -43,28 +45,15 @@ def points(seed: int, train: int = 200, test: int = 300):
 
 def theta_0(seed: int):
     import jax
-    import jax.numpy as jnp
 
-    keys = jax.random.split(jax.random.key(seed), 3)
-    return [
-        (jax.random.normal(key, (m, n)) / np.sqrt(m), jnp.zeros(n))
-        for key, m, n in zip(keys, WIDTHS[:-1], WIDTHS[1:], strict=True)
-    ]
-
-
-def decoded(theta, z):
-    import jax.numpy as jnp
-
-    for weight, bias in theta[:-1]:
-        z = jnp.tanh(z @ weight + bias)
-    return z @ theta[-1][0] + theta[-1][1]
+    return layers(jax.random.key(seed), WIDTHS)
 
 
 def log_joint(theta, z, y):
     import jax
 
     prior = jax.scipy.stats.norm.logpdf(z).sum()
-    return prior + jax.scipy.stats.norm.logpdf(y, decoded(theta, z), NOISE).sum()
+    return prior + jax.scipy.stats.norm.logpdf(y, network(theta, z), NOISE).sum()
 
 
 def model_of(y):
@@ -91,7 +80,7 @@ def by_quadrature(theta, y):
 
 
 def default(seed: int, began: float) -> Row:
-    """In a process of its own, from its first line."""
+    """In a process of its own, which has not imported JAX yet when it `began`."""
     import jax
 
     import jalax
@@ -122,7 +111,7 @@ def by_hand(seed: int) -> list[Row]:
     found = []
     for minibatch in (None, 64):
         for rate in RATES:
-            watch = Watch(lambda theta: float(np.mean(judge(theta, test))))
+            look, seen = watcher(lambda theta: float(np.mean(judge(theta, test))))
             method = jalax.JALAEM(
                 step_size=0.3,
                 preconditioner=jalax.options.InverseHessian(),
@@ -139,35 +128,30 @@ def by_hand(seed: int) -> list[Row]:
                 num_steps=STEPS,
                 num_particles=32,
                 progress=jalax.callbacks.Callback(),
-                callbacks=[watch.callback()],
+                callbacks=[look],
             )
-            best = int(np.argmax(watch.seen))
-            row = {"rate": rate, "minibatch": minibatch, "log_p": watch.seen[best]}
-            found.append(row | {"steps": EVERY * (best + 1), "last": watch.seen[-1]})
+            best = int(np.argmax(seen))
+            row = {"rate": rate, "minibatch": minibatch, "log_p": seen[best]}
+            found.append(row | {"steps": EVERY * (best + 1), "last": seen[-1]})
             print(found[-1], flush=True)
     return found
 
 
-class Watch:
-    """What a function of theta was, every so many steps."""
+def watcher(function):
+    """A callback, and the list of what the function of theta was, every so many steps."""
+    import jalax
 
-    def __init__(self, function):
-        self.function, self.seen = function, []
+    seen = []
 
-    def callback(self):
-        import jalax
+    class Look(jalax.callbacks.Callback):
+        def steps_until_due(self, run):
+            return EVERY - run.step % EVERY
 
-        watch = self
+        def after_chunk(self, run):
+            if run.step % EVERY == 0:
+                seen.append(function(run.state.theta))
 
-        class Look(jalax.callbacks.Callback):
-            def steps_until_due(self, run):
-                return EVERY - run.step % EVERY
-
-            def after_chunk(self, run):
-                if run.step % EVERY == 0:
-                    watch.seen.append(watch.function(run.state.theta))
-
-        return Look()
+    return Look(), seen
 
 
 def in_a_process(seed: str) -> Row:
