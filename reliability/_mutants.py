@@ -548,7 +548,7 @@ MUTANTS = [
     Mutant(
         "rounding taken off at another theta than that of the measurements",
         "_evidence/measured.py",
-        "unravel(jnp.asarray(seen.theta, flat.dtype))",
+        "trees.with_numbers(theta, seen.theta)",
         "theta",
         "_algorithms/test_scoring.py",
     ),

@@ -27,6 +27,10 @@ def pytest_configure(config):
     # loads a program to their standard error, which some of these tests read.
     if folder := os.environ.get("JALAX_PROGRAMS"):
         jalax.runtime.compilation_cache(folder)
+        # To write down a small program takes as long as to compile it again.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        # What XLA says of a program has no line numbers: a fiftieth less to write.
+        jax.config.update("jax_traceback_in_locations_limit", 0)
     if os.environ.get("JALAX_COMPILE_LEVEL") == "0":  # jalax's own programs too: they run once
         levels = [name for name in vars(compilation) if name.startswith("LEVEL_")]
         for number, name in enumerate(levels):

@@ -58,7 +58,7 @@ ROOMS = {
     "_fit": (*_BELOW, "_starts", "_algorithms", "_evidence", "_export"),
     "_frontends": (*_BELOW, "_evidence", "_export", "_fit", "families", "models"),
     "families": (),
-    "models": ("_particles", "_model", "families"),
+    "models": ("_runtime", "_particles", "_model", "families"),
     "datasets": (),
     "problems": ("_particles", "_model", "families", "models", "datasets"),
     "cli": ("",),

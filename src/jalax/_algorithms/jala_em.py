@@ -263,7 +263,9 @@ class JALAEM(JALAEMOptions):
 
         if ours:
             moving = True if phase is None else phase.number == MOVING
-            metric = trees.run_if(jnp.asarray(moving), anew, metric)
+            every = self.preconditioner.every
+            due = moving if every == 1 else moving & (state.step % every == 0)
+            metric = trees.run_if(jnp.asarray(due), anew, metric)
         here = metric if ours else anew(None)
         expansion = None
         expands = curvature.expands(at.shape[1], trees.size(state.theta))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.by_points import total_of
 from jalax._evidence.log_evidence import Evidence, report
@@ -23,6 +21,7 @@ from jalax._model import information
 from jalax._model.algorithm import Measurement
 from jalax._model.frequencies import counted_measurement
 from jalax._model.model import Model
+from jalax._particles import trees
 from jalax._particles.pareto import NO_VARIANCE
 from jalax._particles.trees import Tree
 from jalax._reference.legs import LAST_STEP
@@ -77,8 +76,7 @@ def finished(model: Model, theta: Tree, seen: Measurement) -> Finished:
     rising = uphill_of(score, noise, metric, known) @ whole[rest]
     uphill = uncertainty.describe_flat(rising)
     # Where they were measured: one step on the terms of log_joint are rounded otherwise.
-    flat, unravel = ravel_pytree(theta)
-    there = unravel(jnp.asarray(seen.theta, flat.dtype))
+    there = trees.with_numbers(theta, seen.theta)
     seen = counted_measurement(model, seen)
     total = total_of(seen, rounding(model, there, seen.modes))
     rise = float(score @ (step - not_taken)) / 2  # by the last step, as far as it was taken

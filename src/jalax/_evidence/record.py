@@ -6,9 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.log_evidence import Evidence
 from jalax._evidence.uncertainty import Uncertainty
@@ -17,6 +15,7 @@ from jalax._model.model import Model
 from jalax._model.types import Start, State, Status
 from jalax._particles import numbers, trees, weight_math
 from jalax._particles.trees import Tree
+from jalax._runtime.arrays import as_array
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, Program
 
 
@@ -154,29 +153,27 @@ class FitRecord:
         each_by_itself = np.count_nonzero(known.jacobian) <= len(known.names)
         if self.origin is None or not each_by_itself:
             errors = known.errors(known.covariance)
-            middle = np.asarray(ravel_pytree(self.theta)[0], float)
+            middle = trees.numbers_of(self.theta)
             low, high = middle - q * errors, middle + q * errors
         else:
-            flat, unravel = ravel_pytree(self.free)
             errors = np.sqrt(np.diagonal(known.covariance))
-            middle = np.asarray(flat, float)
+            middle = trees.numbers_of(self.free)
 
             def mapped(t):
-                theta = self.origin.model.constrained(unravel(jnp.asarray(t, flat.dtype)))
-                return np.asarray(ravel_pytree(theta)[0], float)
+                theta = self.origin.model.constrained(trees.with_numbers(self.free, t))
+                return trees.numbers_of(theta)
 
             ends = mapped(middle - q * errors), mapped(middle + q * errors)
             low, high = np.minimum(*ends), np.maximum(*ends)
             low[self.is_held] = high[self.is_held] = np.nan
         return jax.tree.map(
-            lambda a, b: jnp.asarray(np.stack([a, b], axis=-1)),
+            lambda a, b: as_array(np.stack([a, b], axis=-1)),
             self.like_theta(low),
             self.like_theta(high),
         )
 
     def like_theta(self, numbers: np.ndarray) -> Tree:
-        flat, unravel = ravel_pytree(self.theta)
-        return unravel(jnp.asarray(numbers, flat.dtype))
+        return trees.with_numbers(self.theta, numbers)
 
 
 def _ess_of(log_weights: jax.Array) -> jax.Array:

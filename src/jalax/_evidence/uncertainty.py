@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
@@ -82,7 +81,7 @@ class Uncertainty:
         if len(self.flat):
             return True
         errors = np.sqrt(np.diagonal(self.covariance))
-        return bool(np.any(errors > UNSURE * (1 + np.abs(ravel_pytree(theta)[0]))))
+        return bool(np.any(errors > UNSURE * (1 + np.abs(trees.numbers_of(theta)))))
 
     def describe_flat(self, directions: np.ndarray | None = None) -> str:
         """The flat directions in words: the names with the largest coefficients."""
@@ -120,7 +119,6 @@ class Solved(NamedTuple):
 
 
 def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> Solved:
-    flat_theta, _ = ravel_pytree(theta)
     score, noise, complete, missing, batches = (np.asarray(part, float) for part in moments)
     metric = information.host_metric(complete, missing)
     unclear = (metric.share < FLAT) | (_share_errors(metric, batches - missing) > UNCLEAR)
@@ -130,7 +128,7 @@ def solve(key, model: Model, theta: Tree, moments: Moments, freedom: float) -> S
             score, noise, metric = look
             batches = batches[:1]
     known = metric.share >= FLAT
-    doubtful = ~known | is_wide(metric, np.asarray(flat_theta, float))
+    doubtful = ~known | is_wide(metric, trees.numbers_of(theta))
     if doubtful.any() and rounds.has_low_noise(model, theta):
         for i in np.flatnonzero(doubtful):
             known[i] = _is_parabola(key, model, theta, score, metric, int(i))
@@ -204,8 +202,7 @@ def uphill_of(
 
 def _score(key, model: Model, flat: np.ndarray, theta: Tree) -> np.ndarray:
     """The score at another theta with little noise; the same key moves its draws with theta."""
-    start, unravel = ravel_pytree(theta)
-    found = rounds.low_noise(key, model, unravel(jnp.asarray(flat, start.dtype)))
+    found = rounds.low_noise(key, model, trees.with_numbers(theta, flat))
     assert found is not None
     return np.asarray(found.score, float)
 
@@ -238,7 +235,7 @@ def _closer(key, model: Model, theta: Tree, metric: Metric, unclear: np.ndarray)
     here = rounds.low_noise(key, model, theta)
     if here is None:
         return None
-    flat = np.asarray(ravel_pytree(theta)[0], float)
+    flat = trees.numbers_of(theta)
     shares = np.diag(metric.share)
     for i in np.flatnonzero(unclear):
         v = 0.3 * metric.basis[:, i]
@@ -259,7 +256,7 @@ def _is_parabola(key, model, theta: Tree, score: np.ndarray, metric: Metric, i: 
     if not metric.share[i] > 1e-6:
         return False
     v = metric.basis[:, i] / np.sqrt(metric.share[i])
-    flat = np.asarray(ravel_pytree(theta)[0], float)
+    flat = trees.numbers_of(theta)
     for side in (-1, 1):
         there = _score(key, model, flat + side * v, theta)
         if not 1 / 3 < -side * v @ (there - score) < 3:
@@ -284,15 +281,15 @@ def finish(
     project: Callable[[Tree], Tree] | None = None,
 ) -> Finished:
     """Score with fresh particles until the step is short, and keep the last one's evidence."""
-    flat, unravel = ravel_pytree(theta)
-    if flat.size > LIMIT:
-        raise ValueError(too_many(flat.size))
+    if trees.size(theta) > LIMIT:
+        raise ValueError(too_many(trees.size(theta)))
     budget = Budget(fraction=fraction, usual=MAX_PARTICLES)
     for k in range(MAX_SCORING):
         evidence, moments = log_evidence.estimate(fold_in(key, k), model, theta, budget)
         assert moments is not None
         key_probe = fold_in(key, MAX_SCORING + k)
-        flat, held = ravel_pytree(theta)[0], np.zeros(flat.size, bool)
+        flat = trees.numbers_of(theta)
+        held = np.zeros(flat.size, bool)
         if project is not None:
             free, _ = information.bounded(project, theta, moments.score, moments.complete)
             moments, held = information.held(moments, free), ~np.asarray(free)
@@ -304,7 +301,7 @@ def finish(
             return Finished(theta, evidence, solved.uncertainty, settled)
         # Far away the quadratic is not to be trusted beyond a standard error in each direction.
         short = 1.0 if settled else min(1.0, root / solved.length)
-        theta = unravel(jnp.asarray(np.asarray(flat) + (short * solved.step).astype(flat.dtype)))
+        theta = trees.with_numbers(theta, flat + short * solved.step)
         theta = theta if project is None else project(theta)
         if settled:
             break
@@ -327,7 +324,7 @@ def _without(known: Uncertainty, held: np.ndarray) -> Uncertainty:
 
 def uncertainty_at(key, model: Model, theta: Tree, fraction: float) -> Uncertainty:
     """Standard errors at a theta that is not moved any more."""
-    size = ravel_pytree(theta)[0].size
+    size = trees.size(theta)
     if size > LIMIT:
         raise ValueError(too_many(size))
     budget = Budget(fraction=fraction, usual=MAX_PARTICLES)

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.record import FitRecord
 from jalax._export.tables import Cell, Summary, Table, as_text, decimals
@@ -47,7 +46,7 @@ def particles(result: FitRecord) -> str:
 
 def theta_numbers(result: FitRecord) -> np.ndarray:
     """One row a number of theta; errors are NaN where they are not known."""
-    values = np.asarray(ravel_pytree(result.theta)[0], float)
+    values = trees.numbers_of(result.theta)
     known = result.known_uncertainty
     if known is None:
         return np.column_stack([values, np.full((values.size, 4), np.nan)])
@@ -62,7 +61,7 @@ def theta_numbers(result: FitRecord) -> np.ndarray:
 def _leaves(result: FitRecord) -> list[tuple[str, tuple[Cell, ...]]]:
     """theta without errors: a line for each array, or for each name the model gave."""
     if result.labels is not None:
-        values = np.asarray(ravel_pytree(result.theta)[0], float)
+        values = trees.numbers_of(result.theta)
         return [
             (name, (f"{value:.5g}",)) for name, value in zip(result.labels, values, strict=True)
         ]

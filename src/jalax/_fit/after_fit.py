@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from jalax._evidence import prior as priors
 from jalax._evidence.record import FitRecord
@@ -17,6 +16,7 @@ from jalax._fit import simulation
 from jalax._fit.profile import Profile, ProfileLikelihood
 from jalax._fit.sandwich import Sandwich
 from jalax._fit.simulation import Bootstrap
+from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
 from jalax._runtime.processes import to_host
@@ -122,7 +122,7 @@ class AfterFit(FitRecord):
 
     def coef(self) -> dict[str, float]:
         """The estimates by name: of `jalax.mixed` the fixed effects, else every number of theta."""
-        values = np.asarray(ravel_pytree(self.theta)[0], float)
+        values = trees.numbers_of(self.theta)
         return dict(zip(self.names, values.tolist(), strict=True))
 
     @property

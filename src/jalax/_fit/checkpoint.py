@@ -23,6 +23,7 @@ from jalax._model import evaluation, sharding
 from jalax._model.types import State
 from jalax._runtime import files
 from jalax._runtime.arguments import check_count
+from jalax._runtime.arrays import as_array
 from jalax._runtime.compilation import Jit
 from jalax._runtime.files import FileError
 from jalax._runtime.function_keys import Static
@@ -254,4 +255,4 @@ def unflatten_state(names: list[str], arrays: dict[str, np.ndarray], like: State
             f"{source} holds the state of another algorithm or model: pass the model and the "
             "algorithm that it was fitted with."
         )
-    return jax.tree.structure(like).unflatten([jnp.asarray(arrays[name]) for name in names])
+    return jax.tree.structure(like).unflatten([as_array(arrays[name]) for name in names])

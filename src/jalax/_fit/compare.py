@@ -17,6 +17,7 @@ from jalax._fit.result import FitResult
 from jalax._model import checks, sharding
 from jalax._model.information import LIMIT, moments
 from jalax._model.model import Model
+from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments, files, layouts
 from jalax._runtime.compilation import jit
@@ -145,7 +146,7 @@ def compare(
             values[name] += _laplace_correction(name, result, _prior(theta_log_prior, name))
     if own_priors:
         values = {name: result.full_log_evidence for name, result in results.items()}
-    sizes = {name: ravel_pytree(_origin(r, name).theta_0)[0].size for name, r in results.items()}
+    sizes = {name: trees.size(_origin(r, name).theta_0) for name, r in results.items()}
     full = theta_log_prior is not None or own_priors
     fair = full or len(set(sizes.values())) == 1
     order = sorted(values, key=values.__getitem__, reverse=True)

@@ -139,7 +139,7 @@ def maxima_of(ends: list[FitResult]) -> Maxima:
         else:
             found[place] = found[place][0], found[place][1] + 1
     evidences = [end.known_evidence for end, _ in found]
-    numbers = [np.asarray(ravel_pytree(end.theta)[0], float) for end, _ in found]
+    numbers = [trees.numbers_of(end.theta) for end, _ in found]
     return Maxima(
         theta=np.reshape(numbers, (len(found), trees.size(ends[0].theta))),
         log_evidence=np.array([evidence.value for evidence in evidences if evidence]),
@@ -168,5 +168,5 @@ def _are_one(a: FitResult, b: FitResult) -> bool:
         return False
     known = a.known_uncertainty
     errors = np.nan if known is None else known.errors(known.covariance)
-    apart = np.abs(ravel_pytree(a.theta)[0] - ravel_pytree(b.theta)[0])
-    return not bool(np.any(np.asarray(apart, float) > SAME * errors))
+    apart = np.abs(trees.numbers_of(a.theta) - trees.numbers_of(b.theta))
+    return not bool(np.any(apart > SAME * errors))

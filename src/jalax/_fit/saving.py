@@ -20,6 +20,7 @@ from jalax._fit.checkpoint import flatten_state
 from jalax._model.types import Status
 from jalax._particles import trees
 from jalax._runtime import files
+from jalax._runtime.arrays import as_array
 from jalax._runtime.files import FileError
 from jalax._runtime.processes import is_first
 
@@ -89,7 +90,7 @@ def fields(header: dict[str, Any], arrays: dict[str, np.ndarray], like: Any) -> 
         named[name] = files.unpack(header[name], arrays, getattr(like, name, None))
     _check_trees(named)
     for name in ("theta", "free", "particles", "log_weights"):
-        named[name] = jax.tree.map(jnp.asarray, named[name])
+        named[name] = jax.tree.map(as_array, named[name])
     return dict(
         **named,
         **plain,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from jalax._evidence.record import FitRecord, is_unsure
 from jalax._fit import refitting
@@ -179,11 +178,11 @@ def bootstrap(result: FitRecord, key: Any, num: int) -> Bootstrap:
     key_data, key_fits = jax.random.split(key)
     new = new_leaves(key_data, model, result.theta, num)
     fits = fit_to(result, model, new, result.theta, key_fits)
-    numbers = [np.asarray(ravel_pytree(fit.theta)[0], float) for fit in fits]
+    numbers = [trees.numbers_of(fit.theta) for fit in fits]
     evidences = [fit.known_evidence for fit in fits]
     return Bootstrap(
         names=result.names,
-        estimate=np.asarray(ravel_pytree(result.theta)[0], float),
+        estimate=trees.numbers_of(result.theta),
         theta=np.stack(numbers),
         log_evidence=np.array([np.nan if e is None else e.value for e in evidences]),
         status=tuple(fit.status for fit in fits),

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from jalax._export.posterior import Latents
 from jalax._export.tables import Summary
@@ -35,6 +34,7 @@ from jalax._frontends.mixed_predict import Conditional, Effects, Fit, Link, Resp
 from jalax._frontends.mixed_residuals import Pearson, ResidualTest
 from jalax._frontends.mixed_rows import to_rows
 from jalax._model.algorithm import Algorithm
+from jalax._particles import trees
 from jalax._runtime import arguments
 from jalax.models._contrasts import Contrasts, check
 from jalax.models._covariances import Covariance
@@ -266,14 +266,14 @@ class MixedResult(MixedLikelihood):
 
     def _rows(self) -> list[tuple[str, float, float, float, float, float]]:
         """Name, estimate, standard error, simulation error and interval of each number of theta."""
-        values = np.asarray(ravel_pytree(self.theta)[0], float)
+        values = trees.numbers_of(self.theta)
         known = self.uncertainty
         errors, simulation = known.errors(known.covariance), known.errors(known.simulation)
         ends = [
             jax.tree.map(lambda leaf, i=i: leaf[..., i], self.confidence_intervals())
             for i in (0, 1)
         ]
-        low, high = (np.asarray(ravel_pytree(end)[0], float) for end in ends)
+        low, high = (trees.numbers_of(end) for end in ends)
         return list(zip(self.names, values, errors, simulation, low, high, strict=True))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from jalax._export.tables import Table
+from jalax._particles import trees
 
 # Name, estimate, standard error, simulation error and interval of a number of theta.
 Row = tuple[str, float, float, float, float, float]
@@ -58,7 +58,7 @@ def coefficients(title: str, rows: list[Row]) -> Table:
 
 def _parts_of(theta: Any) -> np.ndarray:
     """The part of theta that each of its numbers is in, as they are ravelled."""
-    sizes = {name: ravel_pytree(theta[name])[0].size for name in sorted(theta)}
+    sizes = {name: trees.size(theta[name]) for name in sorted(theta)}
     return np.repeat(list(sizes), list(sizes.values()))
 
 

@@ -16,6 +16,7 @@ from jalax._model.types import Cloud
 from jalax._particles import trees
 from jalax._particles.trees import Tree
 from jalax._runtime.arguments import level_of_user
+from jalax._runtime.arrays import as_array
 from jalax._runtime.compilation import LEVEL_0_OLD_EMITTERS, LEVEL_1, jit
 from jalax._runtime.processes import to_host
 
@@ -97,7 +98,7 @@ def _float_leaf(name: str):
     def convert(path, leaf):
         where = name + jax.tree_util.keystr(path)
         try:
-            array = jnp.asarray(leaf)
+            array = as_array(leaf)
         except TypeError as error:
             kind = f" of {leaf.dtype}" if hasattr(leaf, "dtype") else ""
             raise TypeError(
@@ -122,7 +123,7 @@ def data_leaf(path, leaf):
             "must hold arrays; put settings into the log_joint function itself, and pad groups of "
             "different length with jalax.group_by."
         )
-    array = jnp.asarray(given)
+    array = as_array(given)
     narrowed = given.dtype.kind in "iu" and array.dtype != given.dtype
     if narrowed and given.size and np.any(np.asarray(array).astype(given.dtype) != given):
         raise ValueError(

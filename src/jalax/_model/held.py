@@ -22,6 +22,7 @@ from jalax._model.model import Model
 from jalax._particles import numbers, trees
 from jalax._particles.trees import Tree
 from jalax._runtime import arguments
+from jalax._runtime.arrays import as_array
 from jalax._runtime.function_keys import Static, wrapped
 
 
@@ -39,9 +40,8 @@ def hold(model: Model, theta: Tree, fixed: Any) -> tuple[Model, Tree]:
         raise ValueError("this model has numbers that are held already: give all of them at once.")
     theta = model.theta if theta is None else theta
     checks.prepare_theta(theta, model)  # for its sentences
-    theta = jax.tree.map(jnp.asarray, theta)
-    given, unravel = ravel_pytree(theta)
-    values = np.asarray(given, float)
+    theta = jax.tree.map(as_array, theta)
+    values = trees.numbers_of(theta)
     named = numbers.names_of(theta), model.outside.labels
     which = np.zeros(values.size, bool)
     for name, value in fixed.items():
@@ -53,7 +53,7 @@ def hold(model: Model, theta: Tree, fixed: Any) -> tuple[Model, Tree]:
             "fixed holds every number of theta: there is nothing to fit. For the evidence there "
             "use jalax.log_evidence."
         )
-    theta = unravel(jnp.asarray(values, given.dtype))
+    theta = trees.with_numbers(theta, values)
     return held_at(model, theta, which), theta
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from jalax._runtime import normals
+from jalax._runtime import arrays, normals
 
 Tree = Any
 
@@ -53,6 +53,21 @@ def select(mask: Bool[Array, "..."], a: Tree, b: Tree) -> Tree:
         return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, y)
 
     return jax.tree.map(one, a, b)
+
+
+def numbers_of(tree: Tree) -> np.ndarray:
+    """Its numbers on the host, in 64 bits and in the order of `ravel_pytree`."""
+    leaves = [np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate([np.zeros(0), *leaves])
+
+
+def with_numbers(like: Tree, numbers: np.ndarray) -> Tree:
+    """The tree whose `numbers_of` are these, with the shapes and dtypes of `like`."""
+    leaves, treedef = jax.tree.flatten(like)
+    ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
+    parts = zip(np.split(np.asarray(numbers), ends), leaves, strict=True)
+    new = [arrays.as_array(part.reshape(np.shape(x)), jnp.result_type(x)) for part, x in parts]
+    return treedef.unflatten(new)
 
 
 def set_row(rows: Tree, k, row: Tree) -> Tree:

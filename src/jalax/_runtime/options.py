@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jalax._runtime.arrays import as_array
 from jalax._runtime.function_keys import Static
 
 Tree = Any
@@ -213,7 +214,7 @@ def _not_numbers(name: str, value: Any) -> str:
 def strong_float(leaf: Any) -> jax.Array:
     """A float array with a dtype of its own: Python numbers would be weakly typed."""
     # By way of NumPy, which has no weak types: a conversion in JAX would compile a program.
-    array = jnp.asarray(leaf if isinstance(leaf, jax.Array) else np.asarray(leaf))
+    array = leaf if isinstance(leaf, jax.Array) else as_array(np.asarray(leaf))
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return array.astype(float)
     return array.astype(array.dtype)

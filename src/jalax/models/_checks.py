@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jalax._runtime.arrays import as_array
+
 
 def is_traced(value: Any) -> bool:
     """Inside jit or vmap a value has a shape but no content that a check could look at."""
@@ -113,6 +115,6 @@ def to_jax(data: dict[str, Any]) -> dict[str, Any]:
 
     def convert(value):
         kind = getattr(value, "dtype", np.dtype(float)).kind
-        return jnp.asarray(value, float if kind == "f" else None)
+        return as_array(value, float if kind == "f" else None)
 
     return jax.tree.map(convert, data)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from jalax._runtime.arrays import as_array
 from jalax.families._family import Family
 from jalax.families._links import Identity
 from jalax.families._multinomial import Multinomial
@@ -33,7 +33,7 @@ def first_theta(design: Design, family: Family, placed: Mapping[str, Placed]) ->
         law, known, _ = placed[block.name]
         owns[block.name] = law.first(spread / np.sqrt(2 * count) / scale, known)
     theta = with_own({"beta": beta}, owns) | _first_own(design, family, spread)
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=float), theta)
+    return jax.tree.map(lambda leaf: as_array(leaf, float), theta)
 
 
 def _first_own(design: Design, family: Family, spread: float) -> Theta:

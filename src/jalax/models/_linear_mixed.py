@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from jalax._model.groups import by_group, positions
+from jalax._runtime.arrays import as_array
 
 from . import _checks
 from ._gaussian import Gaussian, isotropic_log_density
@@ -128,4 +129,4 @@ def _least_squares(y: np.ndarray, x: np.ndarray, z: np.ndarray) -> Theta:
         "below": np.zeros(z.shape[1] * (z.shape[1] - 1) // 2),
         "log_sd": np.log(spread / np.sqrt(2)),
     }
-    return {name: jnp.asarray(value, dtype=float) for name, value in theta.items()}
+    return {name: as_array(value, float) for name, value in theta.items()}
