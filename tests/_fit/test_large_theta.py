@@ -207,6 +207,32 @@ def test_it_begins_again_with_all_groups_for_as_many_visits(monkeypatch):
     assert after
 
 
+@pytest.mark.parametrize("where", ["watched", "with all groups"])
+def test_it_goes_on_more_slowly_where_all_weights_are_lost(monkeypatch, where):
+    """A fault planted once: particles of NaN. With a rate of next to nothing the steps are known."""
+    for name, value in {"RATES": (1e-9,), "CLIMB": 4}.items():
+        monkeypatch.setattr(training, name, value)
+    rates, lost = [], []
+
+    class Poison(Callback):
+        def steps_until_due(self, run):
+            return 1
+
+        def after_chunk(self, run):
+            rates.append(training.rate_of(run.state))
+            held = bool(np.any(run.state.memory.held_out))
+            later = run.step > training.PILOT + 6 and run.step % training.VISITS
+            if not lost and later and held == (where == "watched"):
+                run.state = run.state._replace(particles=np.nan * run.state.particles)
+                lost.append(len(rates))
+
+    result = jalax.fit(a_model(), theta_0(), key=jax.random.key(0), callbacks=[Poison()])
+    assert result.status == "stopped"
+    np.testing.assert_allclose(rates[lost[0] + 1], rates[lost[0] - 1] / training.LOWER, rtol=1e-6)
+    assert np.isfinite(np.concatenate(result.history["theta"]["mean"][-3:])).all()
+    assert np.isfinite(exact_log_p(result.theta, rows()[1])).all()
+
+
 def test_several_moves_of_a_visit_bring_particles_to_the_posterior():
     """theta is held by a learning rate of zero; the posterior of a row is normal and known."""
     method = jalax.JALAEM(

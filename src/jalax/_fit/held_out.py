@@ -36,6 +36,7 @@ AT_LAST = 0.25  # of the steps with all groups: so many more at a lower rate
 # third of the looks to the next, of a loss since the best look.
 NOISE, RISE, AS_GOOD = 0.1, 1.0, 0.5
 VISITS = 40  # of each group, after which its particles are drawn anew
+FAILURES = 3  # steps from which no weight is left, after which a fit gives up
 
 
 class Look(NamedTuple):
@@ -178,8 +179,9 @@ class Training(held_out):
     Learning rates are tried one after the other from theta_0, and it begins there again with a
     tenth of the best. Once held-out log p no longer rises, it begins a last time with all
     groups, and visits each as often as until then (not where nearly all were visited). Where there
-    are too few to hold some out it watches log p of all. Particles are drawn anew now and then. A
-    fit that goes on from a checkpoint or a state has its rate, tries no others, and ends with the
+    are too few to hold some out it watches log p of all. Particles are drawn anew now and then;
+    where all weights are lost, it goes on from the last time that they were, more slowly. A fit
+    that goes on from a checkpoint or a state has its rate, tries no others, and ends with the
     best theta.
     """
 
@@ -203,13 +205,16 @@ class Training(held_out):
         self._message: Stop | None = None  # of the end, once all groups are visited
         self._between = VISITS * int(np.ceil(run.model.num_groups / GROUPS_A_STEP))
         self._redraw = run.step + self._between
-        self._first = _without_path(run.state, jnp.asarray(self._held))
+        self._first = self._drawn = _without_path(run.state, jnp.asarray(self._held))
+        self._failures = 0
         self.every, self._pilots = (PILOT, len(RATES)) if run.step == 0 else (CLIMB, 0)
         self._go_on(run, self._first, RATES[0] if run.step == 0 else rate_of(run.state))
 
     def after_chunk(self, run: Run) -> Stop | None:
         if len(self._trials) < self._pilots:
             return self._tried(run)
+        if run.diverged.all() and self._failures < FAILURES:
+            return self._back(run)
         stop = super().after_chunk(run) if self._message is None else self._with_all(run)
         if stop is None and run.step >= self._redraw:
             self._draw_anew(run)
@@ -243,7 +248,12 @@ class Training(held_out):
         fresh = first_state(key, run.algorithm, run.model, state.theta, cloud)
         memory = fresh.memory._replace(optimizer=state.memory.optimizer)
         fresh = fresh._replace(memory=memory, step=state.step)
-        run.state = _without_path(fresh, state.memory.held_out)
+        run.state = self._drawn = _without_path(fresh, state.memory.held_out)
+
+    def _back(self, run: Run) -> None:
+        self._failures += 1
+        self._go_on(run, self._drawn, rate_of(run.state) / LOWER)
+        self._draw_anew(run)
 
     def _is_over(self) -> bool:
         """The mean of the last third of the looks is no higher than that of the third before."""
@@ -266,7 +276,8 @@ class Training(held_out):
             return message
         self._plan = [(look.rate, steps), (look.rate / LOWER, at_last)]
         self._message = message
-        self._next_of_plan(run, _without_path(self._first, jnp.zeros(self._held.size, bool)))
+        self._drawn = _without_path(self._first, jnp.zeros(self._held.size, bool))
+        self._next_of_plan(run, self._drawn)
         run.note += ", now with all groups"
         return None
 
