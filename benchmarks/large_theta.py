@@ -6,9 +6,9 @@ A decoder 20 -> W -> W -> 784 of 128 images with 32 particles each. In rounds, s
 hold inside one run: seconds of a step, of log p with both of its pull-backs (the gradient in the
 latents and the weighted one in theta, which every step needs) and of the plain gradient (one
 backward pass for both, which cannot weigh by the weights that it leads to). "automatic" moves with
-the inverse Hessian of each image's latents, found anew in each step, "every 8" in each eighth. All of
-them once with products
-in float32, as jalax has them, and once in TF32 (`jax.default_matmul_precision`).
+the inverse Hessian of each image's latents, found anew in each step, "every 8" in each eighth. All
+of them once with products in float32, as jalax has them, and once in TF32
+(`jax.default_matmul_precision`).
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def test_it_begins_again_with_all_groups_for_as_many_visits(monkeypatch):
 
 @pytest.mark.parametrize("where", ["watched", "with all groups"])
 def test_it_goes_on_more_slowly_where_all_weights_are_lost(monkeypatch, where):
-    """A fault planted once: particles of NaN. With a rate of next to nothing the steps are known."""
+    """A fault planted once, particles of NaN, in a fit that is as short as the one above."""
     for name, value in {"RATES": (1e-9,), "CLIMB": 4}.items():
         monkeypatch.setattr(training, name, value)
     rates, lost = [], []
