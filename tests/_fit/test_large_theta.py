@@ -180,7 +180,7 @@ def test_rows_that_are_held_out_have_no_say_before_the_end():
 
 def test_it_begins_again_with_all_groups_for_as_many_visits(monkeypatch):
     """With a rate of next to nothing log p stands still: nine looks, the last as good as any."""
-    for name, value in {"RATES": (1e-9,), "CLIMB": 4}.items():
+    for name, value in {"RATES": (1e-30,), "CLIMB": 4}.items():
         monkeypatch.setattr(training, name, value)
     held, masks, particles = training.held_out_groups(jax.random.key(0), ROWS), {}, {}
 
@@ -210,7 +210,7 @@ def test_it_begins_again_with_all_groups_for_as_many_visits(monkeypatch):
 @pytest.mark.parametrize("where", ["watched", "with all groups"])
 def test_it_goes_on_more_slowly_where_all_weights_are_lost(monkeypatch, where):
     """A fault planted once, particles of NaN, in a fit that is as short as the one above."""
-    for name, value in {"RATES": (1e-9,), "CLIMB": 4}.items():
+    for name, value in {"RATES": (1e-30,), "CLIMB": 4}.items():
         monkeypatch.setattr(training, name, value)
     rates, lost = [], []
 

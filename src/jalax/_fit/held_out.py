@@ -214,7 +214,8 @@ class Training(held_out):
         if len(self._trials) < self._pilots:
             return self._tried(run)
         if run.diverged.all() and self._failures < FAILURES:
-            return self._back(run)
+            self._back(run)
+            return None
         stop = super().after_chunk(run) if self._message is None else self._with_all(run)
         if stop is None and run.step >= self._redraw:
             self._draw_anew(run)
@@ -239,6 +240,15 @@ class Training(held_out):
             self.every = CLIMB
             self._go_on(run, self._first, rate / BELOW)
         return None
+
+    def end(self, run: Run) -> None:
+        """The result stays the best theta that was watched if the groups do not gain by visits.
+
+        Whoever ends the fit, the last steps of all count, those at the lower rate.
+        """
+        if self._message is not None and not self._plan:
+            self._look(run)
+        super().end(run)
 
     def _draw_anew(self, run: Run) -> None:
         """Particles around the modes at this theta: some are caught where a mode has been."""
@@ -297,7 +307,7 @@ class Training(held_out):
         return max(1, min(self._until, self._redraw) - run.step)
 
     def _with_all(self, run: Run) -> Stop | None:
-        """The result stays the best theta so far if these groups do not gain by being visited."""
+        """Both parts of the plan, one after the other."""
         if run.diverged.all():
             run.diverged = np.zeros_like(run.diverged)
             return self._message
@@ -307,7 +317,6 @@ class Training(held_out):
             self._draw_anew(run)
             self._next_of_plan(run, run.state)
             return None
-        self._look(run)
         return self._message
 
 
