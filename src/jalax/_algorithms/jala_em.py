@@ -181,9 +181,9 @@ class JALAEM(JALAEMOptions):
         """After all but the last of the `moves` of a visit, with theta where it is."""
         if self.moves == 1:  # a loop of no rounds would be compiled all the same
             return state
-        metric, _ = self._local(model, state)
 
         def move(k, state):
+            metric, _ = self._local(model, state)
             h = state.memory.step_size if self.automatic else value_at(self.step_size, state.step)
             memory = state.memory
             still = Change(state.theta, memory.optimizer, memory.phase, h, metric, None)
@@ -206,7 +206,7 @@ class JALAEM(JALAEMOptions):
         h = memory.step_size if self.automatic else value_at(self.step_size, state.step)
         flat, unravel = ravel_pytree(state.theta)
         gradient = more * ravel_pytree(memory.point.grad_theta)[0]
-        metric, local = self._local(model, state, last=self.moves > 1)
+        metric, local = self._local(model, state)
         if hasattr(self.optimizer, "direction"):
             cloud = information.moments(
                 model,
@@ -249,15 +249,10 @@ class JALAEM(JALAEMOptions):
             phase = self.averaging.update(phase, direction, ravel_pytree(theta)[0], yardstick, h)
         return Change(theta, optimizer, phase, h, metric, c)
 
-    def _local(
-        self, model: Model, state: State, last: bool = False
-    ) -> tuple[Preconditioner, Local]:
-        """P (frozen once theta is being averaged), and the curvature where the particles are.
-
-        The `last` of several moves of a visit has the P of the others.
-        """
+    def _local(self, model: Model, state: State) -> tuple[Preconditioner, Local]:
+        """P (frozen once theta is being averaged), and the curvature where the particles are."""
         metric, phase = state.memory.preconditioner, state.memory.phase
-        ours = isinstance(self.preconditioner, InverseHessian) and not last
+        ours = isinstance(self.preconditioner, InverseHessian)
         newton = hasattr(self.optimizer, "direction")
         if not ours and not newton and self.shift.fraction == 0:
             return metric, Local(None, None, None)
@@ -268,9 +263,7 @@ class JALAEM(JALAEMOptions):
 
         if ours:
             moving = True if phase is None else phase.number == MOVING
-            every = self.preconditioner.every
-            due = moving if every == 1 else moving & (state.step % every == 0)
-            metric = trees.run_if(jnp.asarray(due), anew, metric)
+            metric = trees.run_if(jnp.asarray(moving), anew, metric)
         here = metric if ours else anew(None)
         expansion = None
         expands = curvature.expands(at.shape[1], trees.size(state.theta))

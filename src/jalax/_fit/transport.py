@@ -145,7 +145,7 @@ def transport(
     if isinstance(preconditioner, langevin.InverseHessian):
         raise TypeError(
             "the preconditioner of transport is fixed in advance: pass a diagonal or a matrix, got "
-            "InverseHessian()."
+            f"{preconditioner!r}."
         )
     preconditioner = _numbers("preconditioner", preconditioner, strong_float)
     langevin.check_preconditioner(model.latent, 1, preconditioner)

@@ -33,7 +33,6 @@ from jaxtyping import Array, Float, Key
 
 from jalax._particles import trees
 from jalax._particles.trees import Tree
-from jalax._runtime import arguments
 from jalax._runtime.nodes import register_dataclass
 
 
@@ -124,13 +123,7 @@ class InverseHessian:
     """As `preconditioner=`: the inverse Hessian of -log p at the particles' mean, by group.
 
     Taken anew while theta moves, then frozen. Dense up to two thousand latents, diagonal beyond.
-
-    Args:
-        every: of which steps it is taken anew: of all of them, or of each so many. With
-            `minibatch` a group keeps its own until such a step visits it again.
     """
-
-    every: int = dataclasses.field(default=1, metadata={"static": True})
 
 
 def as_preconditioner(latent: Tree, groups: int, value: Any) -> Preconditioner:
@@ -147,8 +140,6 @@ def as_preconditioner(latent: Tree, groups: int, value: Any) -> Preconditioner:
 
 def check_preconditioner(latent: Tree, groups: int, value: Any) -> None:
     """A sentence for a preconditioner whose shape fits neither reading, or is not positive."""
-    if isinstance(value, InverseHessian):
-        arguments.check_count("InverseHessian's every", value.every)
     if value is None or isinstance(value, InverseHessian):
         return
     size = trees.size(latent)
