@@ -33,6 +33,7 @@ EIGHT := --xla_force_host_platform_device_count=8
 TESTING_8 := $(SHARED) JALAX_COMPILE_LEVEL=0 XLA_FLAGS="$(EIGHT) $(LEVEL_0)"
 TESTING_8_ALL := $(SHARED) XLA_FLAGS="$(EIGHT) --xla_backend_optimization_level=0"
 MANY := .pytest_cache/many-devices.log
+TYPES := .pytest_cache/mypy.log
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -40,19 +41,21 @@ export PIP_ROOT_USER_ACTION = ignore
 # Where it is set, each of the hundred processes that the tests start compiles all of JAX's Python.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-share test-all test-browser lint format docs bench book clean
+.PHONY: demo test test-share test-all test-browser style lint format docs bench book clean
 .PHONY: calibrate mutants kill soak precision
 
 demo: $(VENV)/.installed
 	$(BIN)/jalax demo
 
-# Both at once: those of many devices wait for processes that were killed or told to stop. What they
-# say is shown at the end.
-test: lint
+# All at once: the tests of many devices wait for processes that were killed or told to stop. What
+# they and mypy say is shown at the end.
+test: style
 	@mkdir -p $(dir $(MANY)); set -x; \
 	$(TESTING_8) $(PYTEST) tests/multidevice -m "not slow" > $(MANY) 2>&1 & many=$$!; \
+	$(BIN)/mypy > $(TYPES) 2>&1 & types=$$!; \
 	$(TESTING) $(PYTEST) -m "not slow and not browser"; here=$$?; \
-	wait $$many; there=$$?; cat $(MANY); exit $$((here | there))
+	wait $$many; there=$$?; wait $$types; typed=$$?; \
+	cat $(MANY) $(TYPES); exit $$((here | there | typed))
 
 test-all: lint
 	$(TESTING_ALL) $(PYTEST) -m "not browser"
@@ -69,9 +72,11 @@ test-share: $(VENV)/.installed-test
 test-browser: docs
 	$(BIN)/python -m pytest -m browser
 
-lint: $(VENV)/.installed-dev
+style: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint: style
 	$(BIN)/mypy
 
 format: $(VENV)/.installed-dev
@@ -109,6 +114,8 @@ clean:
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "jalax needs Python 3.11 or later, $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@# Python 3.11 brings a pip that needs twice as long as today's to find what to install.
+	$(BIN)/python -m pip install -q --upgrade pip || true
 
 $(VENV)/.installed: $(PINS) | $(BIN)/python
 	@echo "installing jalax into $(VENV) (a minute the first time)"

@@ -8,6 +8,7 @@ The figure draws the mean squared error of theta, against its exact maximum mean
 size of those that need one, and a level line for CoinEM. Settings as in the authors' notebook
 (experiments/toy_model), but for PGD: theta and particles move by the same step size, as in its own
 paper, where the notebook gives it Adagrad. The figure goes on to 1e3; above 0.03 the two diverge.
+The figure has no numbers beside it: its settings are what is reproduced, and who ends where.
 
 SAEM: theophylline of the R package saemix, whose guide (version 3, pages 64 and 65) ends with
 -2 log L = 344.8896 by importance sampling. Here SAEM with the settings of the guide: ka 1, V 20,
