@@ -40,6 +40,12 @@ def pytest_configure(config):
             options["xla_cpu_parallel_codegen_split_count"] = 2 + number
 
 
+def pytest_sessionfinish():
+    """Once is enough: pytest would now collect five times, among gigabytes of what JAX keeps."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def room_for_programs():
     """Thousands of tests compile more than a process has room for, see mappings.py."""

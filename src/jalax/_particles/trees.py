@@ -64,9 +64,12 @@ def numbers_of(tree: Tree) -> np.ndarray:
 def with_numbers(like: Tree, numbers: np.ndarray) -> Tree:
     """The tree whose `numbers_of` are these, with the shapes and dtypes of `like`."""
     leaves, treedef = jax.tree.flatten(like)
-    ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
-    parts = zip(np.split(np.asarray(numbers), ends), leaves, strict=True)
-    new = [arrays.as_array(part.reshape(np.shape(x)), jnp.result_type(x)) for part, x in parts]
+    ends = np.cumsum([np.size(leaf) for leaf in leaves], dtype=int)
+    parts = np.split(np.asarray(numbers), ends)[:-1]  # what is left over is empty
+    new = [
+        arrays.as_array(part.reshape(np.shape(leaf)), jnp.result_type(leaf))
+        for part, leaf in zip(parts, leaves, strict=True)
+    ]
     return treedef.unflatten(new)
 
 

@@ -18,5 +18,6 @@ def as_array(value: Any, dtype: Any = None) -> jax.Array:
     """`jnp.asarray(value, dtype)`, but never weakly typed where it comes from the host."""
     if not isinstance(value, OF_HOST):
         return jnp.asarray(value, dtype)
-    kind = None if dtype is None else jax.dtypes.canonicalize_dtype(dtype)
-    return jax.device_put(np.array(value, kind))  # a copy: the array may share its memory
+    given = np.asarray(value)
+    kind = jax.dtypes.canonicalize_dtype(given.dtype if dtype is None else dtype)
+    return jax.device_put(given.astype(kind))  # a copy: the device may share its memory
