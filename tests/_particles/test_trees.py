@@ -44,5 +44,6 @@ def test_numbers_on_the_host_are_those_of_ravel_pytree(tree):
     again = trees.with_numbers(tree, numbers)
     assert jax.tree.structure(again) == jax.tree.structure(tree)
     for old, new in zip(jax.tree.leaves(tree), jax.tree.leaves(again), strict=True):
-        assert old.dtype == new.dtype and old.shape == new.shape
+        assert old.dtype == new.dtype
+        assert old.shape == new.shape
         np.testing.assert_array_equal(old, new)

@@ -16,7 +16,8 @@ from jalax._runtime.arrays import as_array
 )
 def test_it_is_what_jax_makes_of_it(value, dtype, precision):
     found, expected = as_array(value, dtype), jnp.asarray(value, dtype)
-    assert found.dtype == expected.dtype and found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
     np.testing.assert_array_equal(found, expected)
     assert not found.weak_type
 
