@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -52,9 +53,8 @@ def squared_errors(seed: int) -> dict[str, np.ndarray]:
     model = jalax.Model(log_joint, jnp.zeros(LATENTS), jnp.asarray(y))
     theta = 0.1 * draw.normal()
     start = jalax.Given(jnp.asarray(draw.normal(size=(PARTICLES, LATENTS))))
-    key = jax.random.key(seed)
-    how: dict[str, Any] = {"key": key, "start": start, "num_particles": PARTICLES}
-    how["num_steps"] = STEPS
+    how: dict[str, Any] = {"key": jax.random.key(seed), "start": start}
+    how |= {"num_particles": PARTICLES, "num_steps": STEPS}
     sizes = jnp.asarray(SIZES)
 
     def over_sizes(algorithm, *axes):
@@ -64,8 +64,6 @@ def squared_errors(seed: int) -> dict[str, np.ndarray]:
     def last(fit):
         path = np.asarray(fit.history.get("theta", np.nan), float)
         return np.ravel(path)[-1] if np.size(path) == STEPS else np.nan
-
-    import optax
 
     soul = jalax.SOUL(step_size=sizes, optimizer=jalax.Optax(optax.sgd, learning_rate=sizes))
     coin = jalax.fit(model, theta, algorithm=rivals.CoinEM(), **how)

@@ -23,14 +23,15 @@ def pytest_configure(config):
     # every 700 takes a seventh of the time.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
+    # Nobody reads in which lines of Python a program's operations began: to write them down is a
+    # fiftieth of the time.
+    jax.config.update("jax_traceback_in_locations_limit", 0)
     # Not by JAX's own variables: the processes that tests start would write what XLA says when it
     # loads a program to their standard error, which some of these tests read.
     if folder := os.environ.get("JALAX_PROGRAMS"):
         jalax.runtime.compilation_cache(folder)
         # To write down a small program takes as long as to compile it again.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-        # What XLA says of a program has no line numbers: a fiftieth less to write.
-        jax.config.update("jax_traceback_in_locations_limit", 0)
     if os.environ.get("JALAX_COMPILE_LEVEL") == "0":  # jalax's own programs too: they run once
         levels = [name for name in vars(compilation) if name.startswith("LEVEL_")]
         for number, name in enumerate(levels):

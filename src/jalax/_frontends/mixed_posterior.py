@@ -22,6 +22,7 @@ from jalax._fit.result import FitResult
 from jalax._frontends.mixed_exact import Exact
 from jalax._frontends.mixed_parts import Levels, Parts, Posterior, Theta, size_of
 from jalax._model.model import Model
+from jalax._particles import trees
 from jalax._particles.weight_math import normalise
 from jalax._reference.points import LATENTS_UP_TO
 from jalax._runtime.compilation import LEVEL_1, jit
@@ -152,8 +153,7 @@ def weights_of(result: FitResult, mixed: MixedDesign) -> jax.Array:
     model, there = origin.model, result.state.theta
     seen = origin.algorithm.measurement(result.state)
     if seen is not None and bool(origin.algorithm.is_done(result.state)):
-        flat, unravel = ravel_pytree(result.free)
-        there = unravel(jnp.asarray(seen.theta, flat.dtype))
+        there = trees.with_numbers(result.free, seen.theta)
     with use_mesh(model.layout):
         latents = _latents(model, mixed, result)
         moved = _moved(model, result.theta, model.constrained(there), latents)
